@@ -73,12 +73,9 @@ def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, comman
     notify = request.job.notify
     if notify is None or event not in notify.on:
         return ""
-    address = notify.address(dict(os.environ))
+    address = notify.address(os.environ)
     if not address:
-        return (
-            f"notify.webhook_env: the variable {notify.webhook_env} has no address where this run's flow is, so nobody "
-            "was told; set it there"
-        )
+        return "notify.webhook: its variable has no address where this run's flow is, so nobody was told; set it there"
     hide([address])
     message = _message(request, event, verdict, clip(cause), command, _link(request) if begun else "")
     posting, content = _Posting(), json.dumps(message).encode()
@@ -87,9 +84,8 @@ def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, comman
     thread.join(PATIENCE_S)
     if not posting.problem:
         return ""
-    key = "webhook" if notify.webhook else "webhook_env"
     problem = clip(posting.problem)  # it may have the address
-    return f"notify.{key}: nobody was told: {problem} (tried {posting.tries} times in {PATIENCE_S:g} s at most)"
+    return f"notify.webhook: nobody was told: {problem} (tried {posting.tries} times in {PATIENCE_S:g} s at most)"
 
 
 def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, link: str) -> dict[str, str]:

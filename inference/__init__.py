@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from nightjar.inference.output.targets import Target
     from nightjar.inference.predictors.adapter import Adapter, Predictor
     from nightjar.inference.storage.protocol import Storage
-    from nightjar.inference.validation.judging import Judgement, NightEvidence
+    from nightjar.inference.validation.gates import Judgement, NightEvidence
 
 __all__ = [
     "Accumulator",
@@ -74,7 +74,7 @@ _NAMES = {
     "output.targets": ("Target",),
     "predictors.adapter": ("Adapter", "Predictor"),
     "storage.protocol": ("Storage",),
-    "validation.judging": ("Judgement", "NightEvidence"),
+    "validation.gates": ("Judgement", "NightEvidence"),
 }
 """The public names of each module, which is imported on first use: importing one module does not load the others."""
 

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
-from nightjar.flows.pages.wording import cells, distinct_text, duration, first_of, metric_text, minute
+from nightjar.flows.pages.wording import cells, duration, first_of, metric_text, minute
 from nightjar.inference.history.comparison import RowsCompared, RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
 from nightjar.inference.history.run_tables import Incident, ShardLine
@@ -198,13 +198,11 @@ def _figures(found: RunsCompared) -> Table:
 
 def _columns(found: RunsCompared, lines: int) -> Table:
     """The columns that are furthest apart come first."""
-    names = ["column", "psi", "by chance", "nulls", "mean before", "mean now"]
-    names += ["distinct before", "distinct now", "new", "gone"]
+    names = ["column", "psi", "by chance", "nulls", "mean before", "mean now", "new", "gone"]
     rows = [
         (
             each.column,
             *map(_figure, (each.psi, each.chance.get("psi"), each.nulls, each.before, each.now)),
-            *map(distinct_text, (each.distinct_before, each.distinct_now)),
             *map(first_of, (each.new, each.vanished)),
         )
         for each in found.columns[:lines]

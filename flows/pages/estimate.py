@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import duration, fact_lines, money, rounded, rows_known
 from nightjar.flows.reports import CheckReport, Column, Estimate, PlanReport, Sample, TokenEstimate
+from nightjar.inference.arrow_types import type_name
 from nightjar.inference.identity.identity import described
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.run.request import RunRequest

@@ -17,10 +17,8 @@ if TYPE_CHECKING:
     from nightjar.inference.history.run_status import Metric
     from nightjar.inference.history.run_tables import Incident, ShardLine
     from nightjar.inference.ledger.progress import TokenRates
-    from nightjar.inference.metrics.figures import Distinct
     from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.language.languagemodel import TokenPrices
-    from nightjar.inference.run.account import WorkersCost
     from nightjar.inference.run.results import Publication
     from nightjar.inference.validation.gates import Offender
 
@@ -87,12 +85,6 @@ def language(progress: Progress, prices: TokenPrices | None) -> list[tuple[str, 
     if prices:
         found.append(("cost", f"{money(prices.cost(progress.usage), prices.currency)}, by the prices in model.cost"))
     return found
-
-
-def machines_cost(spent: WorkersCost) -> str:
-    """What the workers of a run cost, for people."""
-    each = f", {money(spent.per_million_rows, spent.currency)} per million rows" if spent.per_million_rows else ""
-    return f"{money(spent.amount, spent.currency)} for {duration(spent.worker_s)} of workers{each}"
 
 
 def money(cost: float, currency: str) -> str:
@@ -247,15 +239,6 @@ def first_of(values: Sequence[str]) -> str:
     """The first values, and how many more there are."""
     more = f" and {len(values) - _SOME:,} more" if len(values) > _SOME else ""
     return ", ".join(values[:_SOME]) + more
-
-
-def distinct_text(found: Distinct | None) -> str:
-    """How many distinct values a column has, and how sure that is; empty if it is unknown."""
-    if found is None:
-        return ""
-    if not found.error:
-        return f"{found.count:,}"
-    return f"≈ {rounded(found.count)} ± {found.error:.1%}"
 
 
 def rounded(count: int) -> str:

@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import row_bytes
+from nightjar.inference.arrow_types import row_bytes, type_name
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.history.joinkeys import check_kinds, values_of
 from nightjar.inference.history.joins import Pairing, Side
 from nightjar.inference.history.movement import Movement, OutputMoved, incomparable, kind_of
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import nearest

@@ -23,8 +23,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
 from nightjar.inference.metrics.evaluator import Evaluator
-from nightjar.inference.metrics.evaluators import evaluator_of
-from nightjar.inference.metrics.slices import Slices, check_slices
+from nightjar.inference.metrics.slices import Slices, check_slices, evaluator_of
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import nights
 from nightjar.inference.output.nights import blocks

@@ -12,9 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import is_text
+from nightjar.inference.arrow_types import is_text, type_name
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.metrics.columns import plain, plain_type
 
 _ALIKE = {"whole number", "text"}

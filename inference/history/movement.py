@@ -15,9 +15,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import is_list, is_text, shown
+from nightjar.inference.arrow_types import is_list, is_text, shown, type_name
 from nightjar.inference.history.joinkeys import values_of
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.metrics.columns import plain_type
 from nightjar.inference.metrics.keyhash import comparable
 from nightjar.inference.metrics.numbers import NumberState

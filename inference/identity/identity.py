@@ -29,8 +29,7 @@ from nightjar.inference.identity.snapshots import (
 )
 from nightjar.inference.input.sources.protocol import binding
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.modeljob import model_jobs
-from nightjar.inference.job.scoringkeys import counted_format, mapping, scoring_keys
+from nightjar.inference.job.modeljob import counted_format, mapping, model_jobs, scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.predictors import model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming

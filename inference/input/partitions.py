@@ -11,8 +11,8 @@ from urllib.parse import unquote
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import SchemaMismatch
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import nearest
 
 _NULL = "__HIVE_DEFAULT_PARTITION__"

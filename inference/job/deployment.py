@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections.abc import Mapping
 from itertools import takewhile
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo, available_timezones
 
 from cronsim import CronSim, CronSimError
-from pydantic import BeforeValidator, Field, SecretStr, field_validator, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, field_validator
 
+from nightjar.inference.job.resources import TAKEN
 from nightjar.inference.job.sections import Section, form
 from nightjar.inference.messages import nearest
 
@@ -96,33 +98,22 @@ def is_address(text: str) -> bool:
 
 def _secret(value: Any) -> Any:
     # The value is in no message: whoever has it may write to the channel.
-    if not isinstance(value, str) or not is_address(value):
-        raise ValueError(
-            "must be an address as https://hooks.example.com/…; or name its variable in notify.webhook_env"
-        )
+    if not isinstance(value, str) or not (is_address(value) or TAKEN.fullmatch(value)):
+        raise ValueError("must be an address as https://hooks.example.com/…, or ${NAME} for a variable that has it")
     return SecretStr(value)
 
 
 class Notify(Section):
-    """on: when a message is sent. webhook: the address that it is posted to. webhook_env: in place of it the
-    environment variable that has the address, where the run's flow is.
+    """on: when a message is sent. webhook: the address that it is posted to, or `${NAME}` for the environment variable
+    that has it, where the run's flow is.
     """
 
     on: Annotated[tuple[Occasion, ...], Field(min_length=1), form("a list of failed, asks, published")]
-    webhook: Annotated[SecretStr, BeforeValidator(_secret)] | None = None
-    webhook_env: Annotated[
-        Annotated[str, Field(pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")] | None, form("the name of an environment variable")
-    ] = None
+    webhook: Annotated[SecretStr, BeforeValidator(_secret)]
 
-    @model_validator(mode="after")
-    def _somewhere(self) -> Self:
-        if (self.webhook is None) == (self.webhook_env is None):
-            raise ValueError("write one of webhook (an address) and webhook_env (the variable that has it)")
-        return self
-
-    def address(self, environment: dict[str, str]) -> str:
+    def address(self, environment: Mapping[str, str]) -> str:
         """The webhook's address; '' if the environment does not have it."""
-        if self.webhook is not None:
-            return self.webhook.get_secret_value()
-        found = environment.get(self.webhook_env or "", "").strip()
+        given = self.webhook.get_secret_value()
+        source = TAKEN.fullmatch(given)
+        found = environment.get(source[1], "").strip() if source else given
         return found if is_address(found) else ""

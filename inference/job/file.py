@@ -44,7 +44,7 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     try:
         job = Job.model_validate(content)
     except ValidationError as error:
-        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error, Job))) from None
+        raise JobError("\n".join(f"{path}: {fault}" for fault in sentences(error))) from None
     job = _placed(_with_documents(job, path.parent), path.parent)
     _check_places(job, path)
     _check_comparisons(job, path)

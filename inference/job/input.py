@@ -9,9 +9,8 @@ from typing import Annotated, Any, Self
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from nightjar.inference.arrow_types import is_native_number, is_text
+from nightjar.inference.arrow_types import arrow_type, is_native_number, is_text
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.sections import Section, form, listed_twice, with_types
 from nightjar.inference.job.where import columns_of

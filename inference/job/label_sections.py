@@ -18,9 +18,6 @@ from nightjar.inference.job.input import Input
 from nightjar.inference.job.sections import Section, form, once
 from nightjar.inference.messages import nearest
 
-MOST_SLICED = 8
-"""The most columns by whose values the rows are divided: each has states of its own for every shard."""
-
 MOST_RANKS = 100
 """The greatest `k`: the state of a group grows with it."""
 
@@ -42,7 +39,7 @@ METRICS: Mapping[str, tuple[str, ...]] = {
 Column = Annotated[str, Field(min_length=1)]
 """The name of a column."""
 
-Slices = Annotated[tuple[Column, ...], form("a list of columns"), Field(max_length=MOST_SLICED), AfterValidator(once)]
+Slices = Annotated[tuple[Column, ...], form("a list of columns"), AfterValidator(once)]
 """The columns by whose values rows are divided."""
 
 
@@ -98,9 +95,6 @@ class LateLabels(Section):
         return value
 
 
-MOST_ACCUMULATORS = 16
-"""The most accumulators of a job: each has a state for every shard."""
-
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 
 _SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
@@ -113,8 +107,6 @@ OWN_METRIC = rf"^{_NAME}\.{FIGURE}$"
 
 
 def _named(value: dict[str, str]) -> dict[str, str]:
-    if len(value) > MOST_ACCUMULATORS:
-        raise ValueError(f"are {len(value)}, and {MOST_ACCUMULATORS} are the most")
     for name, spec in value.items():
         if not re.fullmatch(_NAME, name):
             raise ValueError(

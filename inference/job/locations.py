@@ -39,18 +39,14 @@ def is_dated(uri: str) -> bool:
 
 def absolute(uri: str, folder: Path, *, pattern: bool = False) -> str:
     """An absolute location, relative to the job's folder. Braces and wildcards in the folder's own name are escaped."""
-    uri = _without_scheme(uri)
+    uri = uri.removeprefix("file://").removeprefix("sqlite:///")  # behind which an absolute path has its slash
     if "://" in uri or is_registered(uri):
         return uri
     base = str(folder).replace("{", "{{").replace("}", "}}")
     base = re.sub(r"[*?\[]", r"[\g<0>]", base) if pattern else base
     # A trailing slash says "a folder", and is kept for the listing to see.
-    return os.path.normpath(Path(base) / _at_home(uri)) + ("/" if uri.endswith("/") else "")
-
-
-def _without_scheme(uri: str) -> str:
-    """A local path without `file://` or, of a SQLite file, `sqlite:///`; behind that an absolute path has its slash."""
-    return uri.removeprefix("file://").removeprefix("sqlite:///")
+    home = os.path.expanduser(uri)  # noqa: PTH111 (pathlib raises RuntimeError where nobody has that name)
+    return os.path.normpath(Path(base) / home) + ("/" if uri.endswith("/") else "")
 
 
 def is_database(uri: str) -> bool:
@@ -69,11 +65,6 @@ def check_database(text: str, where: str) -> None:
             f"{where}: write a database as postgresql://user@host:5432/database, without a password; libpq takes that "
             "from PGPASSWORD or ~/.pgpass on each machine"
         )
-
-
-def _at_home(path: str) -> str:
-    """Replace `~` and `~user` by the home folder. If the user is not known here, it stays as a name."""
-    return os.path.expanduser(path)  # noqa: PTH111 (pathlib raises RuntimeError where nobody has that name)
 
 
 def check_place(text: str, where: str, *, web: bool = False) -> None:

@@ -28,7 +28,6 @@ from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import (
     METRICS,
-    MOST_SLICED,
     Accumulators,
     Evaluating,
     LateLabels,
@@ -37,7 +36,7 @@ from nightjar.inference.job.label_sections import (
 )
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model_sections import Model, NamedModel, Preprocess
-from nightjar.inference.job.resources import Cost, Resources
+from nightjar.inference.job.resources import Resources
 from nightjar.inference.job.seams import FRAMEWORKS, OWN
 from nightjar.inference.job.sections import (
     LINEAGE,
@@ -75,7 +74,7 @@ class Job(Section):
     patterns of columns, as the file has them; `carried` says which columns these are. label: the column of the input
     with the label. evaluation: how the label is compared; checks on slices add their columns. late_labels: how labels
     that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
-    profile: the columns whose values are described; checks on drift add theirs. cost: prices of machines. judged:
+    profile: the columns whose values are described; checks on drift add theirs. judged:
     whether the checks are judged; else only what every run needs. templates: input and output as patterns with open
     dates.
     """
@@ -102,7 +101,6 @@ class Job(Section):
     )
     schedule: Schedule | None = None
     notify: Notify | None = None
-    cost: Cost | None = None
     judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
     templates: tuple[str, ...] = Field(default=("", ""), exclude=True)
@@ -229,11 +227,6 @@ class Job(Section):
             )
         if self.evaluation.model_fields_set and self.label is None and self.late_labels is None:
             raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
-        if len(self.slicing) > MOST_SLICED:
-            raise ValueError(
-                f"evaluation.slices: with those of the checks these are {len(self.slicing)} columns, and "
-                f"{MOST_SLICED} are the most"
-            )
         return self
 
     @property
@@ -367,10 +360,9 @@ class Job(Section):
                     )
 
     @property
-    def companions(self) -> tuple[str, ...]:
-        """The files beside each data part: the states of its columns and labels."""
-        states = {"profile": self.profiling, "slices": self.label}
-        return tuple(kind for kind, asked in states.items() if asked)
+    def states_beside(self) -> bool:
+        """Whether metric states lie in a file beside each data part: those of a profile or of labels are large."""
+        return bool(self.profiling or self.label)
 
     def date_of(self, moment: dt.datetime) -> dt.date:
         """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""

@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 import pyarrow as pa
 from pydantic import Field, field_validator, model_validator
 
-from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.job.resources import ActorRange
 from nightjar.inference.job.seams import FRAMEWORKS, OWN, Framework
 from nightjar.inference.job.sections import Section, SomeNames, form, with_types

@@ -1,11 +1,11 @@
-"""The sections `resources` and `cost`: the actors, their environment, and what machines cost."""
+"""The section `resources`: the actors, and their environment."""
 
 from __future__ import annotations
 
 import hashlib
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Self
+from typing import Annotated, Any
 
 from pydantic import Field, SecretStr, field_validator, model_validator
 
@@ -56,7 +56,7 @@ class RuntimeEnv(Section):
         """
         found = {}
         for name, value in self.env_vars.items():
-            source = _TAKEN.fullmatch(value.get_secret_value())
+            source = TAKEN.fullmatch(value.get_secret_value())
             if source and source[1] not in environment:
                 raise JobError(
                     f"resources.runtime_env.env_vars.{name}: the environment variable {source[1]} is not set where "
@@ -67,7 +67,7 @@ class RuntimeEnv(Section):
 
     def secret(self, name: str) -> bool:
         """Whether the value of a variable is taken from an environment, so that nobody must see it."""
-        return _TAKEN.fullmatch(self.env_vars[name].get_secret_value()) is not None
+        return TAKEN.fullmatch(self.env_vars[name].get_secret_value()) is not None
 
     @property
     def counted(self) -> dict[str, str]:
@@ -82,8 +82,8 @@ class RuntimeEnv(Section):
         return {key: value for key, value in named.items() if value}
 
 
-_TAKEN = re.compile(r"\$\{(\w+)\}")
-"""A variable's value that is taken from the environment."""
+TAKEN = re.compile(r"\$\{(\w+)\}")
+"""A value that is taken from a variable of the environment."""
 
 _READ_AT_START = {"PATH", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED", "LD_LIBRARY_PATH", "LD_PRELOAD"}
 _READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
@@ -93,9 +93,8 @@ _READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
 class Resources(Section):
     """The actor pool; everything but `actors` and `concurrency_limit` is per actor.
 
-    memory_gb: in GiB. custom: amounts of resources that the cluster's owner has named. accelerator_type and labels: of
-    the nodes that will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that
-    share GPUs.
+    memory_gb: in GiB. custom: amounts of resources that the cluster's owner or Ray has named. labels: of the nodes that
+    will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that share GPUs.
     """
 
     actors: Annotated[
@@ -105,7 +104,6 @@ class Resources(Section):
     gpus: float = Field(default=0, ge=0)
     memory_gb: float | None = Field(default=None, gt=0)
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
-    accelerator_type: str | None = Field(default=None, min_length=1)
     labels: dict[str, str] = Field(default={})
     runtime_env: RuntimeEnv = RuntimeEnv()
     concurrency_limit: str | None = Field(default=None, min_length=1)
@@ -138,25 +136,3 @@ class Resources(Section):
     def max_actors(self) -> int:
         """The most actors the pool may grow to."""
         return self.actors.max if isinstance(self.actors, ActorRange) else self.actors
-
-
-_MOST = 1e9
-"""The highest price that is no slip of the pen, in any currency."""
-
-
-class Cost(Section):
-    """cpu_hour, gpu_hour: the price of one for an hour. currency: of these prices, in letters, as USD."""
-
-    cpu_hour: float = Field(default=0, ge=0, le=_MOST)
-    gpu_hour: float = Field(default=0, ge=0, le=_MOST)
-    currency: str = Field(default="", pattern="^[A-Za-z]{0,10}$")
-
-    @model_validator(mode="after")
-    def _asks(self) -> Self:
-        if not self.cpu_hour and not self.gpu_hour:
-            raise ValueError("give cpu_hour, gpu_hour or both")
-        return self
-
-    def of(self, resources: Resources, seconds: float) -> float:
-        """What actors with these resources cost. seconds: for which they are held, all together."""
-        return (resources.cpus * self.cpu_hour + resources.gpus * self.gpu_hour) * seconds / 3600

@@ -20,7 +20,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nightjar.inference.job.outputtypes import arrow_type
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.messages import nearest
 
@@ -34,6 +34,22 @@ class Section(BaseModel):
     """
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True, allow_inf_nan=False)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _knows_keys(cls, given: Any) -> Any:
+        """Run after the validators of a section's own, which may take other forms and keys."""
+        if isinstance(given, cls):
+            return given
+        keys = {field.alias or name: field.exclude for name, field in cls.model_fields.items()}
+        known = [key for key, inner in keys.items() if not inner]
+        if not isinstance(given, dict):
+            words = f"a mapping with the keys {', '.join(known)}"
+            raise PydanticCustomError("form", "{words}", {"words": words})
+        for key in given:
+            if key not in keys:
+                raise PydanticCustomError("unknown_key", "{key}", {"key": key, "known": known})
+        return given
 
     @field_validator("*", mode="before")
     @classmethod

@@ -14,9 +14,8 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
-from nightjar.inference.metrics.categories import LONGEST, as_text
-from nightjar.inference.metrics.columns import plain, plain_type
-from nightjar.inference.metrics.encoding import State, pack, unpack
+from nightjar.inference.metrics.columns import LONGEST, as_text, plain, plain_type
+from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded, ClassFigure, ClassFigures, Confused
 
@@ -86,24 +85,6 @@ class ClassState(Evaluator):
 
     def _names(self) -> list[str]:
         return sorted({name for pair in self.counts for name in pair})
-
-    def values(self) -> list[Any]:
-        """The fields' values for JSON. A pair is its place in the matrix of the names."""
-        names = self._names()
-        at = {name: place for place, name in enumerate(names)}
-        places = sorted((at[label] * len(names) + at[score], rows) for (label, score), rows in self.counts.items())
-        cells = np.array(places, np.int64).reshape(-1, 2)
-        counts = [names, pack(cells[:, 0]), pack(cells[:, 1])]
-        return [self.label, self.score, self.unlabelled, self.unscored, self.rows, self.right, self.cut, counts]
-
-    @classmethod
-    def of_values(cls, values: Any) -> ClassState:
-        *given, (names, places, rows) = values
-        cells = zip(unpack(places).tolist(), unpack(rows).tolist(), strict=True)
-        counts = {(names[place // len(names)], names[place % len(names)]): count for place, count in cells}
-        kind: Any = cls
-        found: ClassState = kind(*given, Counter(counts))
-        return found
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
         """As `Evaluator.metric`. In a macro average each class counts alike, in a weighted one as many rows as have it

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from dataclasses import astuple, dataclass, replace
-from decimal import Decimal
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -16,22 +14,22 @@ from nightjar.inference.input.sources.normalisation import without_views
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import ColumnFigures
 
-Number = int | float | Decimal
-"""A value of a number column. A Decimal is none that an int or a float can say: these are kept as such, so that each
-decimal has one form."""
+LONGEST = 200
+"""The longest value in characters. A column with a longer one is text and no category, and has neither counts nor
+slices; a longer name is no class.
+"""
 
-_UNIT_NS = {"s": 10**9, "ms": 10**6, "us": 10**3, "ns": 1}
+Number = int | float
+"""A value of a number column."""
 
 
 @dataclass(slots=True)
 class ColumnState(State):
-    """One checked column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme
-    values.
+    """One column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme values.
 
-    kind: number, date, timestamp, timestamp_utc, time, duration, list (of floats) or other; "" if only nulls were seen,
-    mixed if files disagree. low, high: the smallest and greatest finite values; None unless the kind is a number or a
-    time; times are in nanoseconds, exact in any unit. plus_inf, minus_inf: the numbers of +inf and -inf among
-    `nonfinite`.
+    kind: number, list (of floats) or other; "" if only nulls were seen, mixed if files disagree. low, high: the
+    smallest and greatest finite values; None unless the kind is a number. plus_inf, minus_inf: the numbers of +inf and
+    -inf among `nonfinite`.
     """
 
     kind: str = ""
@@ -48,16 +46,6 @@ class ColumnState(State):
         """The number of NaN values (or items)."""
         return self.nonfinite - self.plus_inf - self.minus_inf
 
-    def values(self) -> list[Any]:
-        """The fields as JSON values. A Decimal is its text."""
-        return [str(value) if isinstance(value, Decimal) else value for value in astuple(self)]
-
-    @classmethod
-    def of_values(cls, values: Any) -> ColumnState:
-        state = cls(*values)
-        state.low, state.high = (Decimal(end) if isinstance(end, str) else end for end in (state.low, state.high))
-        return state
-
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> ColumnState:
         """The figures of a column."""
@@ -67,8 +55,6 @@ class ColumnState(State):
             state._take_numbers(column)
         elif state.kind == "list":
             state._leave_out_nonfinite(items(column))
-        elif state.kind not in ("", "other"):
-            state.low, state.high = _times(column)
         return state
 
     def update(self, column: pa.ChunkedArray) -> None:
@@ -87,7 +73,7 @@ class ColumnState(State):
             native = np.float16 if pa.types.is_float16(type_) else column.type.to_pandas_dtype()
             low, high = (float(str(native(value))) + 0.0 for value in (low, high))
         elif low is not None and pa.types.is_decimal(type_):
-            low, high = _in_one_form(low), _in_one_form(high)
+            low, high = (int(value) if value == value.to_integral_value() else float(value) for value in (low, high))
         elif low is not None:
             low, high = int(low), int(high)
         self.low, self.high = low, high
@@ -113,38 +99,21 @@ class ColumnState(State):
             self.kind, self.low, self.high = "mixed", None, None
             return
         self.kind = self.kind or other.kind
-        self.low = min((v for v in (self.low, other.low) if v is not None), key=exact, default=None)
-        self.high = max((v for v in (self.high, other.high) if v is not None), key=exact, default=None)
+        self.low = min((v for v in (self.low, other.low) if v is not None), default=None)
+        self.high = max((v for v in (self.high, other.high) if v is not None), default=None)
 
     def results(self) -> ColumnFigures:
         found = ColumnFigures(
             rows=self.rows,
             nulls=self.nulls,
             nonfinite=self.nonfinite,
-            min=_shown(self.low, self.kind),
-            max=_shown(self.high, self.kind),
+            min=self.low,
+            max=self.high,
             kind=self.kind,
         )
         if not self.nonfinite:
             return found
         return replace(found, nan=self.nan, plus_inf=self.plus_inf, minus_inf=self.minus_inf)
-
-
-def exact(value: Number) -> Decimal:
-    """The number that a text with this value says, for comparing: a float is the shortest text that reads back as it.
-
-    So 0.1 is one number as a float, as a decimal and in a job file, and whole numbers of any size stay apart.
-    """
-    return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
-
-
-def _in_one_form(value: Decimal) -> Number:
-    if value == value.to_integral_value():
-        return int(value)
-    near = float(value)
-    if math.isfinite(near) and exact(near) == value:
-        return near
-    return Decimal(f"{value:f}".rstrip("0"))
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -165,6 +134,11 @@ def plain_type(type_: pa.DataType) -> pa.DataType:
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
 
+def as_text(value: Any) -> str:
+    """A value as the text by which it is counted."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
 def nan_as_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The column with nulls where it is NaN, as which pandas writes them."""
     if not pa.types.is_floating(column.type) or not pc.any(missing := pc.is_nan(column)).as_py():
@@ -183,19 +157,13 @@ def floats(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def _kind(type_: pa.DataType) -> str:
-    is_ = pa.types
-    if is_.is_null(type_):
+    if pa.types.is_null(type_):
         return ""
     if is_number(type_):
         return "number"
-    if is_.is_timestamp(type_):
-        return "timestamp_utc" if type_.tz else "timestamp"
-    for test, kind in ((is_.is_date, "date"), (is_.is_time, "time"), (is_.is_duration, "duration")):
-        if test(type_):
-            return kind
     while is_list(type_):
         type_ = type_.value_type
-        if is_.is_floating(type_):
+        if pa.types.is_floating(type_):
             return "list"
     return "other"
 
@@ -227,33 +195,3 @@ def count_nonfinite(column: pa.ChunkedArray) -> int:
     if pa.types.is_float16(column.type):
         column = column.cast(pa.float32())
     return int(pc.sum(pc.invert(pc.is_finite(column))).as_py() or 0)
-
-
-def _times(column: pa.ChunkedArray) -> tuple[int | None, int | None]:
-    type_ = column.type
-    if pa.types.is_date(type_):
-        factor = _UNIT_NS["ms"] if pa.types.is_date64(type_) else 86_400 * _UNIT_NS["s"]
-    else:
-        factor = _UNIT_NS[type_.unit]
-    whole = column.cast(pa.int32() if type_.bit_width == 32 else pa.int64())
-    low, high = pc.min_max(whole).as_py().values()
-    return (None, None) if low is None else (low * factor, high * factor)
-
-
-def _shown(value: Any, kind: str) -> Any:
-    if value is None or kind != "number":
-        return value if value is None else _iso(value, kind)
-    return str(value) if isinstance(value, Decimal) else value
-
-
-def _iso(value: int, kind: str) -> str:
-    seconds, rest = divmod(value, 10**9)
-    fraction = f".{rest:09d}".rstrip("0").rstrip(".")
-    if kind == "duration":
-        return f"PT{seconds}{fraction}S" if value >= 0 else f"-{_iso(-value, kind)}"
-    date, time = str(np.datetime64(seconds, "s")).split("T")
-    if kind == "date":
-        return date
-    if kind == "time":
-        return time + fraction
-    return f"{date}T{time}{fraction}" + ("+00:00" if kind == "timestamp_utc" else "")

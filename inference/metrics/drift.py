@@ -16,7 +16,6 @@ from statistics import NormalDist
 import numpy as np
 
 from nightjar.inference.jsonform import SELDOM
-from nightjar.inference.metrics.figures import Distinct
 from nightjar.inference.metrics.numbers import added, lowest
 from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
 
@@ -48,10 +47,9 @@ class Drift:
 
     rows_before, rows_now: the rows of each. psi: the population stability index. nulls: the change of the share of rows
     without a value. chance: for each of these, what differs by chance alone between nights of these sizes. before, now:
-    the mean of numbers, and of the lengths of texts. distinct_before, distinct_now: the number of distinct values; None
-    if it is unknown. new, vanished: the values that only one of the two nights has, the most frequent first. why: why
-    it cannot be compared; then there are no figures, or without psi only those of rows without a value. changed:
-    whether its type is another one. groups: how many rows of each night are in each group.
+    the mean of numbers, and of the lengths of texts. new, vanished: the values that only one of the two nights has, the
+    most frequent first. why: why it cannot be compared; then there are no figures, or without psi only those of rows
+    without a value. changed: whether its type is another one. groups: how many rows of each night are in each group.
     """
 
     column: str
@@ -62,8 +60,6 @@ class Drift:
     chance: Mapping[str, float] = field(default_factory=dict)
     before: float | None = None
     now: float | None = None
-    distinct_before: Distinct | None = None
-    distinct_now: Distinct | None = None
     new: tuple[str, ...] = ()
     vanished: tuple[str, ...] = ()
     why: str = ""
@@ -122,8 +118,6 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: s
         chance={"psi": furthest.chance, "nulls": nulls_chance},
         before=means[0],
         now=means[1],
-        distinct_before=before.count_distinct(),
-        distinct_now=now.count_distinct(),
         new=_only(now, before),
         vanished=_only(before, now),
         groups=furthest.groups,
@@ -168,7 +162,7 @@ def _missing(before: ColumnProfile, now: ColumnProfile) -> Group:
 
 
 def _by_hash(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    counts = zip(before.by_hash().tolist(), now.by_hash().tolist(), strict=True)
+    counts = zip(before.spread.tolist(), now.spread.tolist(), strict=True)
     return [Group(f"texts {number} of {SPREAD} by their hashes", *each) for number, each in enumerate(counts, 1)]
 
 

@@ -6,11 +6,10 @@ the byte, also where a sum of floats depends on its order.
 
 from __future__ import annotations
 
-import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from copy import deepcopy
 from dataclasses import fields
 from functools import cache
@@ -116,7 +115,7 @@ def _written(value: Any) -> Any:
     if isinstance(value, State):
         return value.values()
     if isinstance(value, np.ndarray):
-        return pack(value)
+        return [value.dtype.str, value.tolist()]
     if isinstance(value, Counter):
         return sorted(value.items())
     return {name: _written(value[name]) for name in sorted(value)} if isinstance(value, dict) else value
@@ -137,35 +136,7 @@ def _reader(kind: Any) -> Callable[[Any], Any]:
         return lambda value: None if value is None else read(value)
     kind = get_origin(kind) or kind
     if kind is np.ndarray:
-        return unpack
+        return lambda found: np.array(found[1], found[0])
     if kind is Counter:
-        return lambda pairs: Counter(dict(pairs))
+        return lambda pairs: Counter({tuple(key) if isinstance(key, list) else key: count for key, count in pairs})
     return kind.of_values if isinstance(kind, type) and issubclass(kind, State) else lambda value: value
-
-
-def pack(values: np.ndarray) -> str:
-    """An array of integers or float64 as text. Integers take as few bytes as the largest needs; ascending ones are
-    kept by the gaps between them.
-    """
-    kind, first = values.dtype, ""
-    if kind.kind != "f" and len(values):
-        if len(values) > 1 and (values[1:] > values[:-1]).all():
-            first, values = str(values[0]), np.diff(values)
-        narrow = np.result_type(*(np.min_scalar_type(end) for end in (values.min(), values.max())))
-        values = values.astype(narrow if narrow.kind in "iu" else kind)  # of int8 and uint64 it is float64
-    raw = base64.b64encode(min(_deflated(values.tobytes()), key=len)).decode("ascii")
-    return f"{kind.str},{values.dtype.str},{first},{raw}"
-
-
-def _deflated(data: bytes) -> Iterator[bytes]:
-    """The data in each of two ways: some arrays repeat in patterns, and others only in runs."""
-    for strategy in (zlib.Z_DEFAULT_STRATEGY, zlib.Z_RLE):
-        packer = zlib.compressobj(strategy=strategy)
-        yield packer.compress(data) + packer.flush()
-
-
-def unpack(text: str) -> np.ndarray:
-    """The inverse of `pack`."""
-    kind, width, first, raw = text.split(",")
-    values = np.frombuffer(zlib.decompress(base64.b64decode(raw, validate=True)), width).astype(kind)
-    return np.cumsum(np.concatenate([np.array([int(first)], kind), values]), dtype=kind) if first else values

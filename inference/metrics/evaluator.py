@@ -30,7 +30,7 @@ class Evaluator(State, ABC):
     """A column of labels against an output. A kind is a dataclass that adds its own sums.
 
     label: the column of labels. score: the output. unlabelled: rows without a label. unscored: others without an output
-    to compare. rows: those that are compared. TASK: its key in `evaluators.TASKS`, and in `METRICS`, whose names
+    to compare. rows: those that are compared. TASK: its key in `slices.TASKS`, and in `METRICS`, whose names
     `metric` answers. LABELS, SCORES: the values of labels and outputs, in words for messages. EXAMPLE: an output of
     this kind, as a job declares it. takes_label, takes_score: whether labels, and outputs, may be of a type.
     """

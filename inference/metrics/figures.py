@@ -13,8 +13,7 @@ _VALUE_CHARS = 40
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ColumnFigures:
-    """One checked column; fields as in `ColumnState`. min, max: times are ISO 8601 text; a decimal that no float
-    is, is its text.
+    """One column that is checked, or a float output; fields as in `ColumnState`.
 
     nan, plus_inf, minus_inf: the numbers of these values, if `nonfinite` is not 0.
     """
@@ -25,17 +24,9 @@ class ColumnFigures:
     nan: int | None = field(default=None, metadata=SELDOM)
     plus_inf: int | None = field(default=None, metadata=SELDOM)
     minus_inf: int | None = field(default=None, metadata=SELDOM)
-    min: int | float | str | None
-    max: int | float | str | None
+    min: int | float | None
+    max: int | float | None
     kind: str
-
-
-@dataclass(frozen=True, slots=True)
-class OutputFigures:
-    """One float output. rows: the number of rows. nonfinite: the values (in lists: items) that are NaN or infinite."""
-
-    rows: int
-    nonfinite: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,16 +197,6 @@ class NumberFigures:
 
 
 @dataclass(frozen=True, slots=True)
-class Distinct:
-    """How many distinct values a column has. error: 0 if each was counted; else the standard error of the estimate,
-    relative to it.
-    """
-
-    count: int
-    error: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
 class Frequent:
     """A value of a column, as text, and the number of rows that have it."""
 
@@ -227,8 +208,8 @@ class Frequent:
 class ProfileFigures:
     """What the values of a column look like. kind: number, text, bool, other, mixed, or "" if only nulls were seen.
 
-    numbers: of text, its lengths in characters. distinct, distinct_error: as `Distinct`; None for other types.
-    frequent: the most frequent values; empty if there are too many to count each.
+    numbers: of text, its lengths in characters. distinct: how many values there are; None for other types, and if
+    there are too many to count each. frequent: the most frequent values; empty likewise.
     """
 
     kind: str
@@ -239,7 +220,6 @@ class ProfileFigures:
     minus_inf: int = 0
     numbers: NumberFigures | None = None
     distinct: int | None = None
-    distinct_error: float = field(default=0.0, metadata=SELDOM)
     frequent: tuple[Frequent, ...] = ()
 
 
@@ -258,14 +238,13 @@ class AccumulatorFigures:
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All metrics. columns: checked column → figures. outputs: float output → figures.
+    """All metrics. columns: checked column or float output → figures.
 
     evaluation: only if the job has a label. profile: column → figures, of those that the job profiles. slices: column →
     its slices, of those by which the job divides the rows. accumulators: those of the user's own, by name.
     """
 
     columns: Mapping[str, ColumnFigures]
-    outputs: Mapping[str, OutputFigures] = field(default_factory=dict)
     evaluation: Evaluation | None = None
     profile: Mapping[str, ProfileFigures] = field(default_factory=dict)
     slices: Mapping[str, SliceFigures] = field(default_factory=dict)

@@ -19,8 +19,6 @@ Hashes = npt.NDArray[np.uint64]
 
 _NULL = np.uint64(0x9E3779B97F4A7C15)
 _FACTOR = np.uint64(0xD6E8FEB86659FD93)
-_MASKS = np.array([(1 << 8 * length) - 1 for length in range(9)], np.uint64)
-"""What a word of so many bytes may have."""
 
 
 def comparable(column: pa.ChunkedArray) -> pa.Array:
@@ -72,48 +70,17 @@ def hashes_of(column: pa.Array) -> Hashes:
     if is_.is_null(column.type):
         return np.full(len(column), _NULL)
     if is_.is_binary(column.type) or is_.is_large_binary(column.type):
-        found = _of_bytes(column)
+        found = mixed(column.to_numpy(zero_copy_only=False))
     else:
-        found = mixed(column.fill_null(0).to_numpy().view(np.uint64).copy())
+        found = mixed(column.fill_null(0).to_numpy().view(np.uint64))
     if column.null_count:
         found[np.asarray(column.is_null())] = _NULL
     return found
 
 
-def _of_bytes(column: pa.Array) -> Hashes:
-    """Eight bytes of all values at a time."""
-    if not len(column):
-        return np.zeros(0, np.uint64)
-    _, offsets, held = column.buffers()
-    width = np.int32 if is_.is_binary(column.type) else np.int64
-    edges = np.frombuffer(offsets, width)[column.offset : column.offset + len(column) + 1].astype(np.int64)
-    data = np.frombuffer(held or b"", np.uint8)[edges[0] : edges[-1]]
-    starts, lengths = edges[:-1] - edges[0], np.diff(edges)
-    found = mixed(lengths.astype(np.uint64))
-    for active, word in _words(data, starts, lengths):
-        found[active] = mixed(found[active] * _FACTOR + word)
+def mixed(values: np.ndarray) -> Hashes:
+    """A hash per number or bytes: of a number the finaliser of splitmix64 (Steele, Lea and Flood, 2014)."""
+    from pandas.util import hash_array  # which takes a while to import
+
+    found: Hashes = hash_array(values, categorize=False)
     return found
-
-
-def _words(data: np.ndarray, starts: np.ndarray, lengths: np.ndarray) -> Iterator[tuple[np.ndarray, Hashes]]:
-    """The next eight bytes of values, and which values have them; what a value does not have is 0."""
-    # Seven more bytes, so that a word may be read at each byte.
-    padded = np.concatenate([data, np.zeros(7, np.uint8)])
-    words: Hashes = np.ndarray((len(padded) - 7,), "<u8", padded, strides=(1,))
-    active = np.flatnonzero(lengths > 0)
-    starts, left = starts[active], lengths[active]
-    while active.size:
-        yield active, words[starts] & _MASKS[np.minimum(left, 8)]
-        more = np.flatnonzero(left > 8)
-        active, starts, left = active[more], starts[more] + 8, left[more] - 8
-
-
-def mixed(words: Hashes) -> Hashes:
-    """The finaliser of splitmix64 (Steele, Lea and Flood, 2014), in place."""
-    shifted = np.empty_like(words)
-    words ^= np.right_shift(words, np.uint64(30), out=shifted)
-    words *= np.uint64(0xBF58476D1CE4E5B9)
-    words ^= np.right_shift(words, np.uint64(27), out=shifted)
-    words *= np.uint64(0x94D049BB133111EB)
-    words ^= np.right_shift(words, np.uint64(31), out=shifted)
-    return words

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal
@@ -13,11 +14,10 @@ import xxhash
 
 from nightjar.inference.arrow_types import is_number, is_text
 from nightjar.inference.job.model import Job
-from nightjar.inference.metrics.categories import ERROR, CategoryState, DistinctState, counted_values
-from nightjar.inference.metrics.columns import plain, plain_type
+from nightjar.inference.metrics.columns import LONGEST, as_text, plain, plain_type
 from nightjar.inference.metrics.encoding import Kept, State
-from nightjar.inference.metrics.figures import Distinct, Frequent, ProfileFigures
-from nightjar.inference.metrics.keyhash import Hashes, comparable, hashes_of, mixed
+from nightjar.inference.metrics.figures import Frequent, ProfileFigures
+from nightjar.inference.metrics.keyhash import comparable, hashes_of, mixed
 from nightjar.inference.metrics.numbers import NumberState
 from nightjar.inference.predictors import input_columns
 
@@ -34,15 +34,54 @@ that matters.
 _SHOWN = 10
 """The most frequent values that are shown of a column."""
 
+MOST = 256
+"""The most distinct values that are counted. A column with more has no counts, whatever the order of its rows."""
+
+_MANY = 16 * MOST
+"""The most distinct values of one update that are worth counting each."""
+
+_PROBED = 2 * MOST
+"""Rows that tell whether a column has few values, before all of them are counted."""
+
 Kind = Literal["", "number", "text", "bool", "other", "mixed"]
+
+
+def counted_values(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray] | None:
+    """The distinct values of a column without nulls, and how often each occurs; None if there are many."""
+    if pc.count_distinct(column.slice(0, _PROBED)).as_py() > MOST:
+        return None
+    found = pc.value_counts(column)
+    if len(found) > _MANY:
+        return None
+    return pa.chunked_array([found.field("values")]), found.field("counts").to_numpy()
+
+
+@dataclass(slots=True)
+class CategoryState(State):
+    """counts: value, as text → rows. cut: whether the column has too many values, or too long ones, to count them."""
+
+    counts: Counter[str] = field(default_factory=Counter)
+    cut: bool = False
+
+    def add(self, values: pa.ChunkedArray, counts: np.ndarray) -> None:
+        """Add each of these values as often as `counts` says; none is null."""
+        self.merge(CategoryState(Counter(dict(zip(map(as_text, values.to_pylist()), counts.tolist(), strict=True)))))
+
+    def merge(self, other: CategoryState) -> None:
+        counts, self.cut = self.counts + other.counts, self.cut or other.cut
+        self.cut |= len(counts) > MOST or any(len(value) > LONGEST for value in other.counts)
+        self.counts = Counter() if self.cut else counts
+
+    def ranked(self) -> list[tuple[str, int]]:
+        """The values, the most frequent first; those that are equally frequent in their own order."""
+        return sorted(self.counts.items(), key=lambda found: (-found[1], found[0]))
 
 
 @dataclass(slots=True)
 class ColumnProfile(State):
     """One column. kind: "" if only nulls were seen, mixed if files disagree; then, and for other types, only rows and
     nulls are counted. numbers: of numbers their values, of text its lengths in characters. categories: of text,
-    integers and bools. distinct: of all values, if `categories` does not count them. spread: of text then, shape
-    (SPREAD,): the rows in each group of values by their hashes.
+    integers and bools. spread: of text, shape (SPREAD,): the rows in each group of values by their hashes.
     """
 
     kind: Kind = ""
@@ -50,12 +89,7 @@ class ColumnProfile(State):
     nulls: int = 0
     numbers: NumberState = field(default_factory=NumberState)
     categories: CategoryState = field(default_factory=CategoryState)
-    distinct: DistinctState = field(default_factory=DistinctState)
     spread: np.ndarray = field(default_factory=lambda: np.zeros(SPREAD, np.int64))
-
-    def __post_init__(self) -> None:
-        if len(self.spread) != SPREAD:
-            raise ValueError(f"not {SPREAD} groups")
 
     @property
     def missing(self) -> int:
@@ -76,20 +110,14 @@ class ColumnProfile(State):
             self.numbers.update(column.to_numpy())
         elif self.kind == "text":
             self.numbers.update(pc.utf8_length(column).to_numpy())
-        few = None if pa.types.is_floating(column.type) else counted_values(column)  # a float is no category
-        if few is None:
+        values, counts = column, np.ones(len(column), np.int64)
+        if pa.types.is_floating(column.type) or (few := counted_values(column)) is None:  # a float is no category
             self.categories.cut = True
         else:
-            self.categories.add(*few)
-        if self.categories.cut:
-            values = column.filter(pc.invert(pc.is_nan(column))) if self.numbers.nan else column
-            self._note(hashes_of(comparable(values)), np.ones(len(values), np.int64))
-
-    def _note(self, hashes: Hashes, counts: np.ndarray) -> None:
-        """Add values that are not counted one by one. counts: the rows of each."""
-        self.distinct.update(hashes)
+            values, counts = few
+            self.categories.add(values, counts)
         if self.kind == "text":
-            self.spread = self.spread + _spread(hashes, counts)
+            self.spread = _spread(values, counts)
 
     def merge(self, other: ColumnProfile) -> None:
         self.rows += other.rows
@@ -98,33 +126,14 @@ class ColumnProfile(State):
             self.kind = "mixed"
         self.kind = self.kind or other.kind
         if self.kind == "mixed":
-            self.numbers, self.categories, self.distinct = NumberState(), CategoryState(cut=True), DistinctState()
+            self.numbers, self.categories = NumberState(), CategoryState(cut=True)
             return
         self.numbers.merge(other.numbers)
-        counted = self.categories.take(other.categories)
-        self.distinct.merge(other.distinct)
+        self.categories.merge(other.categories)
         self.spread = self.spread + other.spread
-        if counted:
-            self._note(_hashes_of_texts(counted, self.kind), np.array([*counted.values()]))
-
-    def by_hash(self) -> np.ndarray:
-        """The spread of texts, whether or not they are counted one by one."""
-        if self.categories.cut:
-            return self.spread
-        counts = self.categories.counts
-        return _spread(_hashes_of_texts(counts, "text"), np.array([*counts.values()], np.int64))
-
-    def count_distinct(self) -> Distinct | None:
-        """How many distinct values there are; NaN is none. None for types that are not counted."""
-        if self.kind in ("other", "mixed"):
-            return None
-        if not self.categories.cut:
-            return Distinct(len(self.categories.counts))
-        return Distinct(min(self.distinct.count(), self.rows - self.missing), ERROR)
 
     def results(self) -> ProfileFigures:
         """The figures."""
-        frequent, distinct = self.categories.ranked()[:_SHOWN], self.count_distinct()
         return ProfileFigures(
             kind=self.kind,
             rows=self.rows,
@@ -133,9 +142,8 @@ class ColumnProfile(State):
             plus_inf=self.numbers.plus_inf,
             minus_inf=self.numbers.minus_inf,
             numbers=self.numbers.results(),
-            distinct=distinct.count if distinct else None,
-            distinct_error=distinct.error if distinct else 0.0,
-            frequent=tuple(Frequent(value, rows) for value, rows in frequent),
+            distinct=None if self.kind == "other" or self.categories.cut else len(self.categories.counts),
+            frequent=tuple(Frequent(value, rows) for value, rows in self.categories.ranked()[:_SHOWN]),
         )
 
 
@@ -143,7 +151,7 @@ class ColumnProfile(State):
 class Profile(Kept):
     """The profiles of a night's columns, by name."""
 
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
     CALLED: ClassVar[str] = "a profile"
 
     columns: dict[str, ColumnProfile]
@@ -206,17 +214,10 @@ def drawn(uri: str, rows: np.ndarray, share: float | None) -> np.ndarray | None:
     return np.flatnonzero(mixed(rows.astype(np.uint64) + file) < limit)
 
 
-def _spread(hashes: Hashes, counts: np.ndarray) -> np.ndarray:
-    """The rows in each group of values by their hashes, of shape (SPREAD,). counts: the rows of each value."""
-    groups = (hashes >> np.uint64(64 - _SPREAD_BITS)).astype(np.intp)
+def _spread(values: pa.ChunkedArray, counts: np.ndarray) -> np.ndarray:
+    """The rows in each group of texts by their hashes, of shape (SPREAD,). counts: the rows of each text."""
+    groups = (hashes_of(comparable(values)) >> np.uint64(64 - _SPREAD_BITS)).astype(np.intp)
     return np.bincount(groups, counts, minlength=SPREAD).astype(np.int64)
-
-
-def _hashes_of_texts(texts: Iterable[str], kind: Kind) -> Hashes:
-    """The hashes of values that are kept as text, as the values themselves have them."""
-    if kind == "text":
-        return hashes_of(pa.array(texts, pa.string()).cast(pa.binary()))
-    return mixed(np.array([int(text) % 2**64 for text in texts], np.uint64))
 
 
 def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -1,15 +1,16 @@
 """Rows of one group, ranked by an output, against labels that say how relevant each is.
 
-Of a group are kept the distinct scores from the greatest down until k rows are covered, and the k greatest labels.
-Whatever a part leaves out, the whole would leave out, too. Of many groups those with the smallest hashes are kept: a
-sample that depends on nothing but the groups themselves.
+Of a group are kept the first k rows and the k greatest labels. Of rows with one score the least relevant come first, so
+that a model that tells no rows apart is not praised for their order. Whatever a part leaves out, the whole would leave
+out, too. Of many groups those with the smallest hashes are kept: a sample that depends on nothing but the groups
+themselves.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,34 +31,27 @@ from nightjar.inference.metrics.keyhash import comparable, hashes
 class Tops(State):
     """Groups by their hashes, as uint64, in ascending order.
 
-    groups, scores, counts, gains, relevant: for each distinct score that is kept of a group, the greatest first: its
-    group, the score as float64, its rows, the sum of their labels, and how many of these are above 0. ideal_groups,
-    ideals: the greatest labels above 0 of each group, descending. All of shape (entries,).
+    groups, scores, grades: of each row that is kept, the best one of a group first: its group, the score as float64,
+    and the label as int64. ideal_groups, ideals: the greatest labels above 0 of each group, descending. All of shape
+    (entries,).
     """
 
     groups: np.ndarray
     scores: np.ndarray
-    counts: np.ndarray
-    gains: np.ndarray
-    relevant: np.ndarray
+    grades: np.ndarray
     ideal_groups: np.ndarray
     ideals: np.ndarray
 
     @classmethod
     def of_rows(cls, groups: np.ndarray, scores: np.ndarray, grades: np.ndarray) -> Tops:
-        """Rows in any order, each as an entry of its own. grades: their labels, as int64."""
+        """Rows in any order."""
         relevant = grades > 0
-        each = np.ones_like(grades)
-        return cls(groups, scores, each, grades, relevant.astype(np.int64), groups[relevant], grades[relevant])
+        return cls(groups, scores, grades, groups[relevant], grades[relevant])
 
     @classmethod
     def none(cls) -> Tops:
         """No rows."""
         return cls.of_rows(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.int64))
-
-    def _arrays(self) -> tuple[np.ndarray, ...]:
-        groups = (self.groups, self.scores, self.counts, self.gains, self.relevant)
-        return (*groups, self.ideal_groups, self.ideals)
 
     def each_group(self) -> np.ndarray:
         """The groups, each once."""
@@ -69,50 +63,31 @@ class Tops(State):
 
     def added(self, other: Tops, k: int, most: int) -> tuple[Tops, bool]:
         """The tops of both, and whether there were more than `most` groups. other: in any order."""
-        together = Tops(*map(np.concatenate, zip(self._arrays(), other._arrays(), strict=True)))
+        arrays = ([getattr(each, field.name) for each in (self, other)] for field in fields(Tops))
+        together = Tops(*map(np.concatenate, arrays))
         each = together.each_group()
         if cut := len(each) > most:
             together = together.up_to(each[most - 1])
-        return together._topped(k), cut
+        rows = np.lexsort((together.grades, -together.scores, together.groups))
+        ideals = np.lexsort((-together.ideals, together.ideal_groups))
+        rows, ideals = rows[places(together.groups[rows]) < k], ideals[places(together.ideal_groups[ideals]) < k]
+        return together._taken(rows, ideals), cut
 
     def up_to(self, last: np.uint64) -> Tops:
         """The groups whose hash is not greater."""
-        inside, ideal = self.groups <= last, self.ideal_groups <= last
-        *levels, groups, labels = self._arrays()
-        kept = [*(each[inside] for each in levels), groups[ideal], labels[ideal]]
+        return self._taken(self.groups <= last, self.ideal_groups <= last)
+
+    def _taken(self, rows: np.ndarray, ideals: np.ndarray) -> Tops:
+        kept = [each[rows] for each in (self.groups, self.scores, self.grades)]
+        kept += [each[ideals] for each in (self.ideal_groups, self.ideals)]
         return Tops(*kept)
 
-    def _topped(self, k: int) -> Tops:
-        """Each distinct score of each group once; of each group those with fewer than k rows above, and k labels."""
-        order = np.lexsort((-self.ideals, self.ideal_groups))
-        ideal_groups, ideals = self.ideal_groups[order], self.ideals[order]
-        places = before(np.ones(len(ideals), np.int64), np.flatnonzero(_changes(ideal_groups)))
-        ideal_groups, ideals = ideal_groups[places < k], ideals[places < k]
-        order = np.lexsort((-self.scores, self.groups))
-        groups, scores = self.groups[order], self.scores[order]
-        firsts = np.flatnonzero(_changes(groups) | _changes(scores))
-        groups, scores = groups[firsts], scores[firsts]
-        counts, gains, relevant = (
-            np.add.reduceat(each[order], firsts) if len(firsts) else each
-            for each in (self.counts, self.gains, self.relevant)
-        )
-        kept = before(counts, np.flatnonzero(_changes(groups))) < k
-        top = [*(each[kept] for each in (groups, scores, counts, gains, relevant)), ideal_groups, ideals]
-        return Tops(*top)
 
-
-def before(counts: np.ndarray, firsts: np.ndarray) -> np.ndarray:
-    """The sum of the counts of a group that come before each of its entries. firsts: the first entry of each group."""
-    whole = np.cumsum(counts) - counts
-    found: np.ndarray = whole - np.repeat(whole[firsts], np.diff(firsts, append=len(counts)))
+def places(groups: np.ndarray) -> np.ndarray:
+    """The place of each entry among those of its group, from 0 on. groups: in ascending order."""
+    _, firsts, sizes = np.unique(groups, return_index=True, return_counts=True)
+    found: np.ndarray = np.arange(len(groups)) - np.repeat(firsts, sizes)
     return found
-
-
-def _changes(values: np.ndarray) -> np.ndarray:
-    """Where a value differs from the one before it; so does the first."""
-    changed = np.ones(len(values), bool)
-    changed[1:] = values[1:] != values[:-1]
-    return changed
 
 
 def means(tops: Tops, k: int) -> dict[str, float | None]:
@@ -126,39 +101,23 @@ def means(tops: Tops, k: int) -> dict[str, float | None]:
     ranked, ideal_firsts, ideal_sizes = np.unique(tops.ideal_groups, return_index=True, return_counts=True)
     if not len(ranked):
         return dict.fromkeys(METRICS["ranking"])
-    discounts = 1 / np.log2(np.arange(2, k + 2))
-    ideal_ranks = np.arange(len(tops.ideals)) - np.repeat(ideal_firsts, ideal_sizes)
-    best = np.add.reduceat(tops.ideals * discounts[ideal_ranks], ideal_firsts)
-    each, firsts = np.unique(tops.groups, return_index=True)
-    of_best = {"ndcg": best, "map": ideal_sizes, "precision": k}
+    best = np.add.reduceat(tops.ideals / np.log2(places(tops.ideal_groups) + 2), ideal_firsts)
+    each, firsts, sizes = np.unique(tops.groups, return_index=True, return_counts=True)
+    ranks, relevant = places(tops.groups) + 1, tops.grades > 0
+    whole = np.cumsum(relevant)
+    so_far: np.ndarray = whole - np.repeat((whole - relevant)[firsts], sizes)
+    of_rows = {
+        "ndcg": tops.grades / np.log2(ranks + 1),
+        "mrr": (relevant & (so_far == 1)) / ranks,
+        "map": relevant * so_far / ranks,
+        "precision": relevant.astype(float),
+    }
+    of_best = {"ndcg": best, "mrr": 1, "map": ideal_sizes, "precision": k}
     figures = dict[str, float | None]()
-    for name, values in _of_levels(tops, firsts, discounts).items():
-        of_groups = np.add.reduceat(values, firsts)[np.isin(each, ranked)] / of_best.get(name, 1)
+    for name, values in of_rows.items():
+        of_groups = np.add.reduceat(values, firsts)[np.isin(each, ranked)] / of_best[name]
         figures[name] = math.fsum(of_groups.tolist()) / len(ranked)
     return figures
-
-
-def _of_levels(tops: Tops, firsts: np.ndarray, discounts: np.ndarray) -> dict[str, np.ndarray]:
-    """What the rows of each distinct score, which have ranks in a row, give to each figure of their group: discounted
-    gain, reciprocal rank of the first relevant row, the shares that `map` adds up, and relevant rows.
-    """
-    rows, relevant = tops.counts.astype(float), tops.relevant.astype(float)
-    above = before(tops.counts, firsts)
-    earlier = before(tops.relevant, firsts).astype(float)
-    gain, reciprocal, precise, right = np.zeros((4, len(rows)))
-    none_yet = (earlier == 0).astype(float)  # the probability that no row before this one is relevant
-    for place in range(len(discounts)):
-        at = np.flatnonzero((place < tops.counts) & (above + place < len(discounts)))
-        if not len(at):
-            break
-        m, r, rank = rows[at], relevant[at], above[at] + place + 1
-        gain[at] += tops.gains[at] / m * discounts[rank - 1]
-        right[at] += r / m
-        # Given that a row is relevant, each of the others of its score is so with the probability (r − 1) / (m − 1).
-        precise[at] += r / m * (earlier[at] + 1 + place * (r - 1) / np.maximum(m - 1, 1)) / rank
-        reciprocal[at] += none_yet[at] * r / (m - place) / rank
-        none_yet[at] *= np.maximum(m - place - r, 0) / (m - place)
-    return {"ndcg": gain, "mrr": reciprocal, "map": precise, "precision": right}
 
 
 MOST_GROUPS = 4096

@@ -1,4 +1,4 @@
-"""The labels against the outputs: of all rows, and for each value of some columns."""
+"""The labels against the outputs, by the evaluator of their kind: of all rows, and for each value of some columns."""
 
 from __future__ import annotations
 
@@ -13,12 +13,46 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.metrics.categories import LONGEST, as_text
-from nightjar.inference.metrics.columns import plain, plain_type
+from nightjar.inference.metrics.binary import BinaryState
+from nightjar.inference.metrics.classes import ClassState
+from nightjar.inference.metrics.columns import LONGEST, as_text, plain, plain_type
 from nightjar.inference.metrics.encoding import Kept, State, merge_named
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
-from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
 from nightjar.inference.metrics.figures import Slice, SliceFigures
+from nightjar.inference.metrics.ranking import RankingState
+from nightjar.inference.metrics.regression import RegressionState
+
+_KINDS: tuple[type[Evaluator], ...] = (BinaryState, RegressionState, ClassState, RankingState)
+
+TASKS: Mapping[str, type[Evaluator]] = {kind.TASK: kind for kind in _KINDS}
+"""`evaluation.task` of a job → its evaluator. A new kind is a new file, one name above, and its words in
+`job.label_sections`."""
+
+
+def evaluator_of(job: Job, key: str = "label") -> Evaluator | None:
+    """An empty state for the job's label; None if the job has no label. The label is compared with the output that
+    the job names, else with the first one that fits. key: that of the label in the job file, for messages.
+
+    Raises:
+        JobError: No output fits.
+    """
+    if job.label is None:
+        return None
+    kind, outputs = TASKS[job.evaluation.task], job.output_types()
+    named = job.evaluation.prediction
+    if named is not None and not kind.takes_score(outputs[named]):
+        raise JobError(
+            f"evaluation.prediction: {named!r} is {outputs[named]}, and evaluation.task: {kind.TASK} compares labels "
+            f"with {kind.SCORES}; name another output, or another task"
+        )
+    for name, type_ in outputs.items():
+        if name == named or (named is None and kind.takes_score(type_)):
+            return kind.of_section(job.label, name, job.evaluation)
+    raise JobError(
+        f"{key}: {job.label!r} needs a score to be compared with, but no output of the model is {kind.SCORES}; "
+        f"declare one in model.outputs, such as `{kind.EXAMPLE}`, or drop {key}"
+    )
+
 
 MOST_VALUES = 64
 """The most values of a column, null included. A column with more has no slices, whatever the order of its rows."""

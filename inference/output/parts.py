@@ -2,13 +2,13 @@
 
 A part is encoded in memory, and appears whole under its final name or not at all.
 
-Beside a part lie the states of its rows that `metrics.states.BESIDE` names, too large for its footer. A worker writes
-them before the part, whose footer names the size and checksum of each. So the receipt, which has the part's checksum,
-vouches for them, too: they are committed, audited, published and taken back together with their part, and neither the
-ledger nor a snapshot knows them.
+The footer of a part has the metric states of its rows. States that are too large for a footer (`Job.states_beside`) lie
+in a file beside the part. A worker writes that file before the part, whose footer names its size and checksum. So the
+receipt, which has the part's checksum, vouches for the file, too: it is committed, audited, published and taken back
+together with its part, and neither the ledger nor a snapshot knows it.
 
     data/<base>.parquet
-    states/profile/<base>.profile
+    states/<base>.metrics
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import base64
 import json
 import re
 import uuid
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,7 +43,7 @@ DATA = "data"
 """The folder of a revision's data files."""
 
 STATES = "states"
-"""The folder of what lies beside a revision's parts; each kind has a folder of its own in it."""
+"""The folder of the metric states that lie beside a revision's data parts."""
 
 MODEL = "model"
 """The column of a quarantine that names the model, if the job has several."""
@@ -52,7 +52,7 @@ METRICS_KEY = b"nightjar.metrics"
 
 SHARD_KEY = b"nightjar.shard"
 
-BESIDE_KEY = b"nightjar.beside"
+STATES_KEY = b"nightjar.states"
 
 _ARROW_SCHEMA = b"ARROW:schema"
 
@@ -62,34 +62,29 @@ _SAMPLE_BYTES = 64 << 20
 
 _LOW_CARDINALITY = 0.05
 
-_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|profile|slices)")
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|metrics)")
 """The form that `part_name` gives a part's name, which what lies beside it has, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """One file beside a part, as the part's footer names it. size: in bytes. checksum: as of a part."""
+class States:
+    """The file of metric states beside a part, as its footer names the file. size: in bytes. checksum: as of a part."""
 
     size: int
     checksum: str
 
 
-def beside_name(part: str, kind: str) -> str:
-    """The name of a file beside a part, from that of the part; both relative to the revision."""
-    return f"{STATES}/{kind}/{stem_of(part)}.{kind}"
+def states_name(part: str) -> str:
+    """The name of the file of metric states beside a data part; both names are relative to the revision."""
+    return f"{STATES}/{stem_of(part)}.metrics"
 
 
-def files_of(part: str, companions: Iterable[str] = ()) -> list[str]:
+def files_of(part: str, *, states_beside: bool) -> list[str]:
     """The names of all files of a part, in the order in which they are written: the part last.
 
-    companions: as of a `Job`; a quarantine has none.
+    states_beside: as of a `Job`; a quarantine has no states.
     """
-    return [*([] if part.startswith("quarantine/") else (beside_name(part, kind) for kind in companions)), part]
-
-
-def beside_in(footer: Mapping[bytes, bytes]) -> dict[str, Beside]:
-    """The files beside a part that its footer names, by kind."""
-    return {kind: of_json(Beside, found) for kind, found in json.loads(footer.get(BESIDE_KEY, b"{}")).items()}
+    return [states_name(part), part] if states_beside and part.startswith(f"{DATA}/") else [part]
 
 
 def part_name(kind: str, shard: str, epoch: int) -> str:
@@ -132,13 +127,24 @@ def lineage(uris: Sequence[str], counts: np.ndarray, rows: np.ndarray) -> tuple[
     return pa.DictionaryArray.from_arrays(codes, pa.array(list(files), pa.string())), pa.array(rows, pa.int64())
 
 
-def write_data(storage: Storage, revision: str, name: str, table: pa.Table, shard: str, metrics: Metrics) -> Part:
-    """Write a shard's predictions, with its metric states."""
-    beside = {}
-    for kind, data in metrics.beside().items():
-        storage.write(join(revision, beside_name(name, kind)), data)
-        beside[kind] = to_json(Beside(len(data), checksum(data)))
-    footer = {SHARD_KEY: shard.encode(), METRICS_KEY: metrics.footer(), BESIDE_KEY: json.dumps(beside).encode()}
+def write_data(
+    storage: Storage,
+    revision: str,
+    name: str,
+    table: pa.Table,
+    shard: str,
+    metrics: Metrics,
+    *,
+    states_beside: bool = False,
+) -> Part:
+    """Write a shard's predictions, with its metric states. states_beside: as of a `Job`."""
+    footer, states = {SHARD_KEY: shard.encode()}, metrics.to_bytes()
+    if states_beside:
+        storage.write(join(revision, states_name(name)), states)
+        footer[STATES_KEY] = json.dumps(to_json(States(len(states), checksum(states)))).encode()
+    else:
+        # ASCII, because some Parquet readers refuse a footer whose values are not UTF-8.
+        footer[METRICS_KEY] = base64.b64encode(states)
     return _write(storage, revision, name, table, footer)
 
 
@@ -231,9 +237,19 @@ def _dictionaries(table: pa.Table) -> list[str]:
     return chosen
 
 
-def read_metrics(footer: Mapping[bytes, bytes], beside: Mapping[str, bytes]) -> Metrics:
-    """The metric states of a part. beside: the bytes of those beside it, by kind."""
-    return Metrics.of_part(footer[METRICS_KEY], beside)
+def read_metrics(storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes]) -> Metrics:
+    """The metric states of a part: those of its footer, or of the file beside it that the footer names.
+
+    Raises:
+        AuditFailed: The file is not the one that was written.
+    """
+    if METRICS_KEY in footer:
+        return Metrics.from_bytes(base64.b64decode(footer[METRICS_KEY]))
+    name, written = states_name(part), of_json(States, json.loads(footer[STATES_KEY]))
+    states = read_part(storage, join(revision, name), written.size)
+    expect(f"bytes of {name}", len(states), written.size)
+    expect(f"checksum of {name}", checksum(states), written.checksum)
+    return Metrics.from_bytes(states)
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -157,12 +156,12 @@ def planned_by(revision: Revision | None) -> str:
 
 
 def adopt(
-    writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan, companions: Sequence[str] = ()
+    writer: LedgerWriter, uri: str, plan: Plan, source: Revision, source_plan: Plan, *, states_beside: bool
 ) -> None:
     """Take over the results of shards that are the same in an earlier, published revision.
 
     Parts are copied within the storage (on a local disk by hard links), so that each revision is complete and earlier
-    ones may be deleted. companions: as of the `Job`; these shards were scored with the same ones.
+    ones may be deleted. states_beside: as of the `Job`, the same for both revisions.
     """
     storage = writer.ledger.storage
     # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
@@ -171,9 +170,12 @@ def adopt(
     lines = (receipt for receipt in source.ledger.receipts(source.state) if receipt.shard in known)
 
     def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:
+        def copy_part(part: Part | None) -> tuple[Part | None, list[str]]:
+            return _copy(storage, source.uri, uri, receipt.shard, part, writer.epoch, states_beside=states_beside)
+
         try:
-            data, files = _copy(storage, source.uri, uri, receipt.shard, receipt.data, writer.epoch, companions)
-            lost, more = _copy(storage, source.uri, uri, receipt.shard, receipt.quarantine, writer.epoch)
+            data, files = copy_part(receipt.data)
+            lost, more = copy_part(receipt.quarantine)
         except Missing:
             return None  # Somebody removed the part there, so the shard is scored again.
         copied = replace(receipt, epoch=writer.epoch, data=data, quarantine=lost, adopted_from=f"r{source.number}")
@@ -199,15 +201,16 @@ def _copy(
     shard: str,
     part: Part | None,
     epoch: int,
-    companions: Sequence[str] = (),
+    *,
+    states_beside: bool,
 ) -> tuple[Part | None, list[str]]:
     """Copy a part with all its files, under new names. Returns it, and these names."""
     if part is None:
         return None, []
     name = part_name(part.name.partition("/")[0], shard, epoch)
-    copies = files_of(name, companions)
+    copies = files_of(name, states_beside=states_beside)
     # The part comes last, as when it was written.
-    for old, new in zip(files_of(part.name, companions), copies, strict=True):
+    for old, new in zip(files_of(part.name, states_beside=states_beside), copies, strict=True):
         storage.copy(join(source, old), join(target, new))
     return replace(part, name=name), copies
 

@@ -15,9 +15,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.arrow_types import holds_list_view, is_list, is_number, is_text
+from nightjar.inference.arrow_types import holds_list_view, is_list, is_number, is_text, type_name
 from nightjar.inference.errors import OutputInvalid
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.predictors.arrays import Array, from_tensor, is_series, is_tensor, joined
 from nightjar.inference.predictors.objects import from_objects, leaf, nan_is_null
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 import pyarrow as pa
 
 from nightjar.inference import witness
-from nightjar.inference.arrow_types import shown
+from nightjar.inference.arrow_types import shown, type_name
 from nightjar.inference.engine import opened
 from nightjar.inference.errors import (
     BatchesBroken,
@@ -31,7 +31,6 @@ from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.output import targets
@@ -280,30 +279,28 @@ class _Look:
         judged = evaluate(sample_gates(worker.spec.job), Evidence(Found(0, 0), metrics=metrics, usage=self._usage))
         notes = (
             *self._found.cut,
-            *nonfinite_notes(metrics.results().outputs, "the sample"),
+            *nonfinite_notes(metrics.columns, "the sample"),
             *(f"{gate.name} does not pass on the sample: {gate.sentence}" for gate in judged if not gate.passed),
         )
         return Examined(worker.device, error, self._place, notes=notes, sampled=self._found)
 
     def _keep(self, piece: Piece, read: RowsRead, scored: ScoredRows) -> None:
         """Add what was scored to what is known: carried columns and outputs, as a part would have them."""
-        found, job = self._found, self._worker.spec.job
+        found, job, states = self._found, self._worker.spec.job, self._metrics.columns
         table = read.table if scored.kept is None else selected(read.table, scored.kept)
         written = table.select(list(job.carried(self._worker.spec.schema.names)))
         for name in scored.outputs.column_names:
             written = written.append_column(name, scored.outputs[name])
         for name in written.column_names:
-            for states in (self._metrics.columns, self._metrics.outputs):
-                if name in states:
-                    states[name].update(written[name])
+            if name in states:
+                states[name].update(written[name])
         first = scored.failures[0] if scored.failures else None
         by = f", {first.model}" if first and first.model else ""
-        outputs = self._metrics.outputs.items()
         self._found = replace(
             found,
             failed=found.failed + len({failure.row for failure in scored.failures}),
             first_failure=found.first_failure or (f"{piece.uri}{by}: {first.said}" if first else ""),
-            nonfinite=tuple((name, state.nonfinite) for name, state in outputs if state.nonfinite),
+            nonfinite=tuple((name, state.nonfinite) for name, state in states.items() if state.nonfinite),
             shown=found.shown or (_shown(piece.uri, written) if written.num_rows else None),
         )
 

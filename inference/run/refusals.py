@@ -25,14 +25,14 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
-from nightjar.inference.metrics.evaluators import TASKS, evaluator_of
+from nightjar.inference.metrics.slices import TASKS, evaluator_of
 from nightjar.inference.output import targets
 from nightjar.inference.predictors import check_keys, input_columns, model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.records import Piece
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import Storage, is_local, join
-from nightjar.inference.validation.contradictions import check_label_and_gates
+from nightjar.inference.validation.gates.rules import check_label_and_gates
 
 LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""

@@ -115,7 +115,7 @@ def plan_in(
         line = replace(writer.state.planned, limit=limit, again=())
         writer.append([_counted(line, writer, wanted, request.job)])
     if source is not None and source_plan is not None:
-        revs.adopt(writer, uri, made, source, source_plan, request.job.companions)
+        revs.adopt(writer, uri, made, source, source_plan, states_beside=request.job.states_beside)
     return wanted
 
 

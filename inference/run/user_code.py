@@ -25,7 +25,7 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring.accumulating import check_classes
 from nightjar.inference.scoring.assignment import aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost, prepare
-from nightjar.inference.validation.judging import Judgement, NightEvidence
+from nightjar.inference.validation.gates import Judgement, NightEvidence
 
 PATIENCE_S = 60.0
 """The longest time in seconds for the imports. Slower imports are left to preflight, which waits as long as the job

@@ -30,13 +30,13 @@ from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored, Verdict
 from nightjar.inference.run.user_code import answers
+from nightjar.inference.scoring.accumulating import accumulated
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
-from nightjar.inference.validation.accumulated import accumulated
 from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
 from nightjar.inference.validation.evidence import baselines, found, night_before
+from nightjar.inference.validation.gates import NightEvidence
 from nightjar.inference.validation.gates.rules import gates_of
-from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import keep_refused, read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks

@@ -235,7 +235,15 @@ class ShardWorker(Worker):
             witness.refuse(strict=self.spec.job.identity.strict)
             quarantine = output.write_quarantine(storage)
             name = output.name(sink.DATA)
-            data = sink.write_data(storage, self.spec.revision, name, table, running.started.shard, metrics)
+            data = sink.write_data(
+                storage,
+                self.spec.revision,
+                name,
+                table,
+                running.started.shard,
+                metrics,
+                states_beside=self.spec.job.states_beside,
+            )
             self._check_epoch(storage, data, quarantine)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self.failed(running, error)
@@ -297,8 +305,8 @@ class ShardWorker(Worker):
         if newest is None:
             return
         if newest.epoch > self.spec.epoch:
-            beside = self.spec.job.companions
-            names = (sink.files_of(part.name, beside) for part in written if part is not None)
+            beside = self.spec.job.states_beside
+            names = (sink.files_of(part.name, states_beside=beside) for part in written if part is not None)
             storage.delete(join(self.spec.revision, name) for name in chain.from_iterable(names))
             raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {newest.epoch}")
         # So that each look lists only what came since the last.

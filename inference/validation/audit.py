@@ -7,7 +7,7 @@ as data. Counters are not trusted; they are compared with what was found.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Any
@@ -24,19 +24,17 @@ from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import (
     MODEL,
+    STATES_KEY,
     DataPart,
-    beside_in,
-    beside_name,
-    checksum,
     expect,
     read_data,
     read_metrics,
-    read_part,
 )
 from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.validation.gates.rules import column_gates_of
 from nightjar.inference.validation.unique import KeyNotes, Spill
-from nightjar.inference.validation.violating_rows import Finder, Offenders
+from nightjar.inference.validation.violating_rows import Offenders, find
 from nightjar.inference.validation.violating_rows import join as join_offenders
 
 
@@ -129,7 +127,7 @@ _LINEAGE = pa.schema([(LINEAGE[0], pa.dictionary(pa.int32(), pa.string())), (LIN
 class Audited:
     """What the audit of a block of shards found. size: of the data parts, in bytes.
 
-    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: as in `offenders.Finder`.
+    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: rows that gates refuse.
     spills: the hashes of keys, for checks on keys.
     """
 
@@ -157,26 +155,28 @@ class Audited:
 def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited(metrics=Metrics.for_job(job))
-    finder, noted = Finder(job), KeyNotes(job)
+    gates, noted = column_gates_of(job), KeyNotes(job)
     for line in lines:
         try:
-            part = _audit_shard(storage, revision, job, line, audited, finder)
+            part, metrics = _audit_shard(storage, revision, job, line)
+            audited.shards += 1
+            audited.counts += of_json(Counts, line)
+            audited.size += line["data"]["size"]
+            audited.metrics.merge(metrics)
+            audited.offenders = find(gates, audited.offenders, line, metrics, part)
             noted.look(line, part)
         except (AuditFailed, Missing, pa.ArrowInvalid, OSError) as error:
             audited.problems += 1
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
-    audited.offenders = finder.found
     if not audited.problems:
         audited.spills = noted.written(storage, revision)
     return audited
 
 
-def _audit_shard(
-    storage: Storage, revision: str, job: Job, line: dict[str, Any], audited: Audited, finder: Finder
-) -> DataPart:
+def _audit_shard(storage: Storage, revision: str, job: Job, line: dict[str, Any]) -> tuple[DataPart, Metrics]:
     part = read_data(storage, revision, line["data"], line["shard"])
-    states = _states(storage, revision, part.name, part.footer, job.companions)
+    expect(f"whether states lie beside {part.name}", STATES_KEY in part.footer, job.states_beside)
     found = Quarantined(_LINEAGE.empty_table())
     if line["quarantine"] is not None:
         names = (*LINEAGE, MODEL) if job.several else LINEAGE
@@ -193,29 +193,7 @@ def _audit_shard(
     expect("rows out and quarantined", line["rows_out"] + lost.num_rows, rows_in)
     _prove_cover(line["pieces"], part.table(LINEAGE, dictionaries=LINEAGE[:1]), lost, line["rows_left_out"])
     prove_nulls(job, found, part)
-    audited.shards += 1
-    audited.counts += of_json(Counts, line)
-    audited.size += line["data"]["size"]
-    metrics = read_metrics(part.footer, states)
-    audited.metrics.merge(metrics)
-    finder.look(line, metrics, part)
-    return part
-
-
-def _states(
-    storage: Storage, revision: str, part: str, footer: Mapping[bytes, bytes], companions: Sequence[str]
-) -> dict[str, bytes]:
-    """Check the bytes of what lies beside a part by what its footer, which the receipt vouches for, says of them.
-    Returns them, by kind.
-    """
-    said, states = beside_in(footer), dict[str, bytes]()
-    expect(f"states of {part}", sorted(said), sorted(companions))
-    for kind, found in said.items():
-        name = beside_name(part, kind)
-        states[kind] = read_part(storage, join(revision, name), found.size)
-        expect(f"bytes of {name}", len(states[kind]), found.size)
-        expect(f"checksum of {name}", checksum(states[kind]), found.checksum)
-    return states
+    return part, read_metrics(storage, revision, part.name, part.footer)
 
 
 def _prove_cover(pieces: list[dict[str, Any]], data: pa.Table, quarantined: pa.Table, left_out: int = 0) -> None:

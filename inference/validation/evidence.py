@@ -14,10 +14,16 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
-from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, LastNight, evaluate
+from nightjar.inference.validation.gates import (
+    Baseline,
+    Evidence,
+    Found,
+    GateResult,
+    NightEvidence,
+    evaluate,
+)
 from nightjar.inference.validation.gates.drift import lacking
 from nightjar.inference.validation.gates.rules import input_gates
-from nightjar.inference.validation.judging import NightEvidence
 from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated
 
 
@@ -27,7 +33,7 @@ def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int
     date: the run's logical date. rows: the rows of the whole input that match, if all were read and counted.
     """
     compares = any(isinstance(check, RowsCheck) and check.rows.against for check in job.checks)
-    last = last_night(storage, job.output.uri, date) if compares else None
+    last = night_before(storage, job, date) if compares else None
     files, known, uncounted = discovery.files.num_rows, discovery.rows, discovery.uncounted
     if job.input.where:
         known, uncounted = 0, files  # which of the rows match is not known
@@ -107,20 +113,9 @@ def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Ma
     return validated(storage, output, run)
 
 
-def last_night(storage: Storage, output: str, date: str) -> LastNight | None:
-    """The published run of the latest date before this one, or None. A run whose files were removed does not count.
-
-    Raises:
-        JobError: Its manifest is not the one that was published.
-    """
-    if (found := _last_manifest(storage, output, date)) is None:
-        return None
-    run, day, manifest = found
-    return LastNight(run, day, manifest.totals.rows_in)
-
-
 def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
-    """The last night, as above, for the user's own checks; with the figures of labels that came later.
+    """The published run of the latest date before this one, or None, with the figures of labels that came later. A run
+    whose files were removed does not count.
 
     Raises:
         JobError: Its manifest is not the one that was published.

@@ -233,7 +233,14 @@ def write_manifest(
         again=about.again,
         snapshots=about.snapshots,
         libraries=_versions(),
-        totals=_totals(table, audited, files_left_out),
+        totals=Totals(
+            shards=len(table),
+            bytes=audited.size,
+            files_left_out=files_left_out,
+            ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
+            **audited.counts.by_name,
+            usage=outcomes.usage(table),
+        ),
         shards=RevisionFile(shards_name, checksum(shards), len(shards)),
         profile=profile,
         audit=Proof("every row index", audited.shards, "xxh3-128", rescored),
@@ -247,17 +254,6 @@ def write_manifest(
     storage.create(join(uri, name), raw)
     folder = f"runs/{run_id}/r{revision}"
     return f"{folder}/{name}", checksum(raw), f"{folder}/{shards_name}"
-
-
-def _totals(table: pa.Table, audited: Audited, files_left_out: int) -> Totals:
-    return Totals(
-        shards=len(table),
-        bytes=audited.size,
-        files_left_out=files_left_out,
-        ceilings=lowest(filter(None, table["ceilings"].to_pylist())),
-        **audited.counts.by_name,
-        usage=outcomes.usage(table),
-    )
 
 
 def _versions() -> dict[str, str]:

@@ -36,8 +36,8 @@ RANGE_ROWS = 1 << 22
 many rows needs more memory."""
 
 _CANDIDATES = 8
-"""The number of repeated hashes whose rows are read together. If all of these are collisions of different keys, the
-search goes on with the next hashes. One in about forty nights of a billion rows has a single collision.
+"""The number of repeated hashes whose rows are read. One in about forty nights of a billion rows has a hash that two
+keys share; none has eight.
 """
 
 _OF_A_HASH = 1000
@@ -76,7 +76,7 @@ class _Row:
 
 
 _Holders = dict[int, list[int]]
-"""Repeated hash → the indices of the files that have it."""
+"""Repeated hash → the indices of the first two files that have it; of one, if that has it twice."""
 
 
 class Each(Protocol):
@@ -156,23 +156,14 @@ class _Search:
 
     def steps(self) -> Generator[None, None, Repeated]:
         """Search; yields on a tick. Returns what was found."""
-        compared: list[int] = []
-        while True:
-            rows, found = yield from self._repeated_hashes(compared)
-            if not found:
-                return Repeated()
-            # The first two files nearly always have the key; all files are read if two keys have one hash.
-            for files in ({each: holders[:2] for each, holders in found.items()}, found):
-                if pairs := (yield from self._read(files)):
-                    return Repeated(rows, tuple(_offender(*pair) for pair in pairs[:MAX_OFFENDERS]))
-            compared += found
+        rows, found = yield from self._repeated_hashes()
+        pairs = (yield from self._read(found)) if found else []
+        return Repeated(rows, tuple(_offender(*pair) for pair in pairs[:MAX_OFFENDERS])) if pairs else Repeated()
 
-    def _repeated_hashes(self, compared: list[int]) -> Generator[None, None, tuple[int, _Holders]]:
-        """The number of rows whose hash an earlier row has; and the first hashes of these that were not yet compared,
-        each with its files.
-        """
+    def _repeated_hashes(self) -> Generator[None, None, tuple[int, _Holders]]:
+        """The number of rows whose hash an earlier row has; and the first hashes of these, each with its files."""
         rows, found = sum(spill.left_out for spill in self.spills), _Holders()
-        look = partial(_look, self.storage, self.revision, self.spills, compared)
+        look = partial(_look, self.storage, self.revision, self.spills)
         for step in self.each(look, self._ranges(), self.job, "check on keys"):
             if step is None:
                 yield
@@ -212,19 +203,15 @@ def _offender(one: _Row, other: _Row) -> Offender:
     return Offender(other.shard, other.file, other.row, f"{other.shown}, as row {one.row} of {one.file} does")
 
 
-def _look(
-    storage: Storage, revision: str, spills: Sequence[Spill], compared: Sequence[int], buckets: tuple[int, int]
-) -> tuple[int, _Holders]:
-    """The number of rows whose hash an earlier row has, and the first repeated hashes of these buckets.
-
-    compared: hashes to leave out of the latter.
-    """
+def _look(storage: Storage, revision: str, spills: Sequence[Spill], buckets: tuple[int, int]) -> tuple[int, _Holders]:
+    """The number of rows whose hash an earlier row has, and the first repeated hashes of these buckets."""
     slices = [_slice(storage, revision, spill, buckets) for spill in spills]
     ordered = np.concatenate(slices)
     ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
-    noted = np.setdiff1d(again, np.array(compared, np.uint64))[:_CANDIDATES]
-    holders = {int(each): [at for at, part in enumerate(slices) if each in part] for each in noted}
+    holders = {
+        int(each): [at for at, part in enumerate(slices) if each in part][:2] for each in np.unique(again)[:_CANDIDATES]
+    }
     return again.size, holders
 
 

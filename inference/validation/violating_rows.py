@@ -1,12 +1,11 @@
-"""Finds the rows with values that a gate refuses: in each shard the outermost one, or the first one where they have no
-order, of the few shards with the outermost ones.
+"""Finds rows with values that a gate refuses: the first one of a shard, in the first few shards that have one.
 
 Workers search while they audit, in the part that is in memory; the driver adds the replay commands.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +13,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.input.plan import shard_of_line
-from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import ColumnState
@@ -24,10 +22,9 @@ from nightjar.inference.output.parts import DataPart
 from nightjar.inference.records import replay_command
 from nightjar.inference.validation.gates import Offender, number
 from nightjar.inference.validation.gates.column import ColumnGate
-from nightjar.inference.validation.gates.rules import column_gates_of
 
 Offenders = dict[str, tuple[Offender, ...]]
-"""Key of a gate → rows that it refuses, one per shard, the outermost first, else in order."""
+"""Key of a gate → the first rows that it refuses, one per shard."""
 
 MAX_OFFENDERS = 3
 """The most offenders per gate. The manifest has the column's figures, and the parts have every row."""
@@ -35,36 +32,32 @@ MAX_OFFENDERS = 3
 
 def join(earlier: Offenders, later: Offenders) -> Offenders:
     """Join the offenders of two blocks of shards."""
-    both = {key: (*earlier.get(key, ()), *later.get(key, ())) for key in {**earlier, **later}}
-    return {key: tuple(sorted(found, key=lambda each: -each.rank)[:MAX_OFFENDERS]) for key, found in both.items()}
+    both = {**earlier, **later}
+    return {key: (*earlier.get(key, ()), *later.get(key, ()))[:MAX_OFFENDERS] for key in both}
 
 
-class Finder:
-    """Notes the offenders of one block of shards, given in order."""
+def find(
+    gates: Sequence[ColumnGate], found: Offenders, line: dict[str, Any], metrics: Metrics, part: DataPart
+) -> Offenders:
+    """The offenders of these gates in one more shard, after those of the shards before it.
 
-    def __init__(self, job: Job) -> None:
-        self.found: Offenders = {}
-        self._gates = column_gates_of(job)
-
-    def look(self, line: dict[str, Any], metrics: Metrics, part: DataPart) -> None:
-        """Search one shard. line: of `outcomes.OUTCOMES`. metrics: of the shard."""
-        for gate in self._gates:
-            known = self.found.get(gate.key, ())
-            full = len(known) == MAX_OFFENDERS and not any(each.rank for each in known)
-            if not full and not gate.spares(metrics.columns[gate.column]):
-                self.found |= join({gate.key: known}, {gate.key: tuple(_offender(gate, line, part))})
+    line: of `outcomes.OUTCOMES`. metrics: of the shard.
+    """
+    short = [gate for gate in gates if len(found.get(gate.key, ())) < MAX_OFFENDERS]
+    more = {
+        gate.key: tuple(_offender(gate, line, part)) for gate in short if not gate.spares(metrics.columns[gate.column])
+    }
+    return join(found, more)
 
 
 def _offender(gate: ColumnGate, line: dict[str, Any], part: DataPart) -> Iterator[Offender]:
-    """The outermost or first row that the gate refuses; none if such rows are in the quarantine alone."""
+    """The first row that the gate refuses; none if such rows are in the quarantine alone."""
     table = part.table([gate.column, *LINEAGE])
     column = table[gate.column]
-    state = ColumnState.of(column)
-    if gate.spares(state):
+    if gate.spares(ColumnState.of(column)):
         return
     index = _first(gate, column)
-    shown = _shown(column.slice(index, 1))
-    yield Offender(line["shard"], *place_of(table, index), shown, rank=gate.rank(state))
+    yield Offender(line["shard"], *place_of(table, index), _shown(column.slice(index, 1)))
 
 
 def place_of(table: pa.Table, index: int) -> tuple[str, int]:
@@ -74,14 +67,11 @@ def place_of(table: pa.Table, index: int) -> tuple[str, int]:
 
 
 def _first(gate: ColumnGate, column: pa.ChunkedArray) -> int:
-    """The first row that the gate refuses, of those furthest out, found by bisection: what judges the column judges
-    each part of it.
-    """
-    low, high, outermost = 0, len(column), gate.rank(ColumnState.of(column))
+    """The first row that the gate refuses, found by bisection: what judges the column judges each part of it."""
+    low, high = 0, len(column)
     while high - low > 1:
         middle = (low + high) // 2
-        half = ColumnState.of(column.slice(low, middle - low))
-        low, high = (middle, high) if gate.spares(half) or gate.rank(half) < outermost else (low, middle)
+        low, high = (middle, high) if gate.spares(ColumnState.of(column.slice(low, middle - low))) else (low, middle)
     return low
 
 
@@ -105,6 +95,6 @@ def with_replays(
 
     def replayed(offender: Offender) -> Offender:
         command = replay_command(job_path, run, shards[offender.shard], offender.file, offender.row)
-        return replace(offender, replay=command, rank=0.0)
+        return replace(offender, replay=command)
 
     return {key: tuple(map(replayed, found)) for key, found in offenders.items()}

@@ -36,7 +36,7 @@ class Model:
 def test_each_process_gets_what_the_job_asks_for(lake: Lake) -> None:
     """In preflight, in the pool, and where shards are scored again."""
     lake.write_model(TOLD)
-    asked = {"actors": 1, "memory_gb": 0.25, "custom": {"licence": 0.5}, "accelerator_type": "A100"}
+    asked = {"actors": 1, "memory_gb": 0.25, "custom": {"licence": 0.5, "accelerator_type:A100": 0.001}}
     lake.ready(model__uses="model:Model", resources={**asked, "labels": {"zone": "eu"}}, rescore__share=1.0).run()
     told = [json.loads(path.read_text()) for path in lake.folder.glob("*.told")]
     assert sorted(each["actor"] is not None for each in told) == [False, False, True]
@@ -92,7 +92,10 @@ def test_a_run_that_asks_a_person_holds_no_gpu_and_no_actor(lake: Lake) -> None:
         ({"memory_gb": 9000}, r"1 actors of 1 CPUs, 0 GPUs and 9000 GiB of memory each .*2 CPUs, 2 GPUs and \S+ GiB"),
         ({"custom": {"licence": 3}}, r"and 3 licence each do not fit: .*2 licence\), room for 0"),
         ({"custom": {"seat": 1}}, r"and 1 seat each do not fit: .*0 seat\)"),
-        ({"accelerator_type": "H100"}, r"accelerator_type H100 each do not fit: .*accelerator_type A100\)"),
+        (
+            {"custom": {"accelerator_type:H100": 0.001}},
+            r"accelerator_type:H100 each do not fit",
+        ),
         ({"labels": {"zone": "us"}}, r"label zone=us each do not fit: .*label zone=eu\)"),
         ({"labels": {"rack": "7"}}, r"label rack=7 each do not fit: .*no label rack\)"),
     ],

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazily import lazily
+from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import (
     Denied,
     InputChanged,
@@ -50,7 +51,6 @@ from nightjar.inference.input.sources.reading import (
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.seams import SOURCES, UNCOUNTED_SOURCES
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece
 from nightjar.inference.storage.credentials import StorageSettings

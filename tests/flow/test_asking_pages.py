@@ -72,7 +72,9 @@ def asking(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) ->
     lake = Lake(folder / "job", engine="local")
     with webhook() as told, pytest.MonkeyPatch.context() as patch:
         patch.setenv(CHANNEL, told.url)
-        lake.ready(name="asking", checks=ASKS, notify={"webhook_env": CHANNEL, "on": ["failed", "asks", "published"]})
+        lake.ready(
+            name="asking", checks=ASKS, notify={"webhook": f"${{{CHANNEL}}}", "on": ["failed", "asks", "published"]}
+        )
         env = {**api_env, CHANNEL: told.url}
         with service(folder, "serve", lake.folder, "--engine", "local", env=env) as serving:
             wait_until(lambda: serving.says("Ctrl-C ends"), 90, "it serves")

@@ -292,12 +292,12 @@ def test_the_installed_command_refuses_as_quickly(lake: Lake) -> None:
 
 
 def test_every_fault_of_a_job_file_is_named_at_once(lake: Lake) -> None:
-    lake.write_job(carry="id", retry__attempts=0, modle={})
+    lake.write_job(carry="id", retry__attempts=0, output__tabels=[])
     said = Refusal(lake, "run", lake.job_path).said.removeprefix("nightjar: ").splitlines()
     assert [line.removeprefix(f"{lake.job_path}: ") for line in said] == [
         "carry: must be a list, not 'id'",
+        "unknown key 'output.tabels'; did you mean 'output.tables'?",
         "retry.attempts: must be at least 1, not 0",
-        "unknown key 'modle'; did you mean 'model'?",
     ]
 
 

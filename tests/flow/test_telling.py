@@ -49,12 +49,12 @@ def test_a_failed_and_a_published_night_are_told_with_the_page_of_the_run(
         lake = Lake(tmp_path).ready(
             name="told",
             checks=[{"column": "score", "max": 5}],
-            notify={"on": ["failed", "published"], "webhook_env": "CHANNEL"},
+            notify={"on": ["failed", "published"], "webhook": "${CHANNEL}"},
         )
         failed = forked("run", lake.job_path, "--date", DATE, "--verbose", *LOCAL, env=env)
         assert failed.returncode == 1
         assert len(hook.posted) == 3, "refused twice"
-        lake.write_job(name="told", notify={"on": ["failed", "published"], "webhook_env": "CHANNEL"})
+        lake.write_job(name="told", notify={"on": ["failed", "published"], "webhook": "${CHANNEL}"})
         done = forked("run", lake.job_path, "--date", DATE, "--verbose", *LOCAL, env=env)
         assert done.returncode == 0, done.stderr
     first, last = hook.posted[2], hook.posted[3]

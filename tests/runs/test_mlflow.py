@@ -18,7 +18,7 @@ import httpx
 import pytest
 
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.storage.lake import LakeStorage, pinned
 from ports import quiet_ports
 from support import Lake, run_steps, wait_until

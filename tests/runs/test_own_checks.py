@@ -62,7 +62,7 @@ def test_a_function_sees_tonight_and_the_last_night(lake: Lake) -> None:
         assert (night.job, night.date, night.run_id, night.shards) == ("lake", "2026-11-19", "2026-11-19", 8)
         assert (night.rows_in, night.rows_out, night.rows_quarantined) == (8000, 7999, 1)
         assert night.metrics.columns["score"].max == 15998.0
-        assert night.metrics.outputs["score"].rows == 7999
+        assert night.metrics.columns["score"].rows == 7999
         assert night.metrics.profile["x"].rows == 7999
         assert (night.last.run_id, night.last.rows_out) == ("2026-11-18", 7999)
         assert night.last.metrics.columns["score"].max == 15998.0 and night.last.last is None

@@ -12,8 +12,7 @@ from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.run import validating
-from nightjar.inference.run.user_code import inspect_code
-from nightjar.inference.validation.accumulated import accumulated
+from nightjar.inference.scoring.accumulating import accumulated
 from support import Lake, Ran
 from writers import BEFORE_RECEIPTS, die_at
 
@@ -123,9 +122,8 @@ def test_the_audit_says_which_accumulator_failed_and_publishes(
 
 def test_a_class_that_cannot_be_used_is_refused_before_anything_starts(lake: Lake) -> None:
     ready(lake, "class Tail:\n    def state(self): pass")
-    said = "accumulators.tail: mymetrics:Tail has no method update, merge and results; it needs update, merge, state"
-    with pytest.raises(JobError, match=said):
-        inspect_code(lake.request())
+    with pytest.raises(JobError, match=r"accumulators\.tail: mymetrics:Tail failed with .* has no attribute 'update'"):
+        lake.run()
 
 
 def test_a_class_that_hangs_is_named_by_preflight_and_not_the_model(lake: Lake) -> None:

@@ -80,7 +80,7 @@ def test_a_share_of_the_rows_is_described_the_same_however_they_were_cut(lake: L
     described = {figures.rows for figures in found[0].profile.values()}
     assert len(described) == 1
     assert described.pop() == pytest.approx(2000, abs=170)  # more than four standard deviations
-    assert found[0].outputs["score"].rows == 8000, "checks are of every row"
+    assert found[0].columns["score"].rows == 8000, "checks are of every row"
     assert profile_of(lake) != direct(lake)
 
 
@@ -91,7 +91,7 @@ def test_of_a_large_night_as_many_rows_are_described_as_are_enough(lake: Lake, m
     lake.write_job(profile={"columns": "all", "share": 0.25})
     asked = lake.run(run_id="asked")
     assert profile_of(lake) == profile_of(lake, "asked")
-    assert asked.verdict.metrics.outputs["score"].rows == 8000
+    assert asked.verdict.metrics.columns["score"].rows == 8000
     lake.write_job(profile="all")
     lake.write_file("part-09.parquet", 9000, 4000)
     grown = lake.run()
@@ -134,12 +134,12 @@ def test_a_run_that_was_killed_has_the_same_profile(lake: Lake, tmp_path: Path, 
     assert metrics_of(lake, "killed") == metrics_of(lake, "undisturbed")
     beside = lake.revision(1, "killed")
     parts = {path.stem for path in (beside / "data").iterdir()}
-    assert {path.stem for path in (beside / "states" / "profile").iterdir()} == parts
+    assert {path.stem for path in (beside / "states").iterdir()} == parts
 
 
 def test_a_new_revision_copies_profiles_and_sweeps_those_of_no_part(lake: Lake) -> None:
     lake.ready(profile="outputs").run()
-    stray = lake.revision(2) / "states" / "profile" / f"{'0' * 20}-000001-00000000.profile"
+    stray = lake.revision(2) / "states" / f"{'0' * 20}-000001-00000000.metrics"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"of an attempt that died before its part was there")
     lake.write_file("part-03.parquet", 9000, 1000)
@@ -157,12 +157,12 @@ def test_a_damaged_profile_is_found_by_the_audit_and_its_shard_scored_again(lake
     request = lake.request()
     found = steps.discover(request)
     scored = steps.score(request, found)
-    first = min((lake.revision() / "states" / "profile").iterdir())
+    first = min((lake.revision() / "states").iterdir())
     if harm == "gone":
         first.unlink()
     else:
         first.write_bytes(first.read_bytes()[:-1] + b"x")
-    with pytest.raises(AuditFailed, match=r"profile/.*Repeat the command: it scores this shard again"):
+    with pytest.raises(AuditFailed, match=r"states/.*Repeat the command: it scores this shard again"):
         steps.validate(request, scored, found)
     lake.run()
     assert profile_of(lake) == direct(lake)

@@ -98,7 +98,7 @@ ROOMS = {
     ),
     "audit": Room(
         (
-            *("metrics/keyhash.py", "validation/audit.py", "validation/contradictions.py", "validation/evidence.py"),
+            *("metrics/keyhash.py", "validation/audit.py", "validation/evidence.py"),
             *(
                 "validation/manifest.py",
                 "validation/violating_rows.py",
@@ -109,7 +109,6 @@ ROOMS = {
         unit(
             *(
                 "audit",
-                "contradictions",
                 "evidence",
                 "violating_rows",
                 "partial_rows",
@@ -126,6 +125,7 @@ ROOMS = {
         unit(
             *(
                 "gates",
+                "contradictions",
                 "drift_gates",
                 "unique_gates",
                 "call_gates",

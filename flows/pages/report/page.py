@@ -28,11 +28,9 @@ from nightjar.flows.pages.report.charts import (
 )
 from nightjar.flows.pages.wording import (
     details,
-    distinct_text,
     duration,
     first_of,
     late_table,
-    machines_cost,
     metric_text,
     minute,
     named_instead,
@@ -129,7 +127,6 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             rows=[each for each in report.incidents if each.attempt is None],
             identity=_identity(report),
             files=_files(report),
-            cost=machines_cost(report.cost) if report.cost else "",
             around=around,
         )
     )
@@ -263,7 +260,6 @@ def templates() -> Environment:
     made.filters |= {
         "number": _number,
         "metric": metric_text,
-        "distinct": distinct_text,
         "short_list": first_of,
         "counted": counted,
         "minute": minute,

@@ -18,8 +18,6 @@ _PARTS = 10_000
 
 _GIB = 1 << 30
 _UNITS = {"CPU": "CPUs", "GPU": "GPUs", "memory": "GiB of memory"}
-_KIND = "accelerator_type:"
-"""A node with an accelerator has a resource of this name and the accelerator's type."""
 
 
 @dataclass(frozen=True)
@@ -32,7 +30,7 @@ class Demand:
     def plain(self) -> bool:
         """Whether any process of any node with enough CPUs will do."""
         need = self.need
-        special = need.gpus or need.memory_gb or need.custom or need.accelerator_type or need.labels
+        special = need.gpus or need.memory_gb or need.custom or need.labels
         return not (special or need.runtime_env.pip)
 
     def options(self) -> dict[str, Any]:
@@ -46,32 +44,26 @@ class Demand:
             asked["memory"] = int(need.memory_gb * _GIB)
         if need.custom:
             asked["resources"] = dict(need.custom)
-        if need.accelerator_type:
-            asked["accelerator_type"] = need.accelerator_type
         if need.labels:
             asked["label_selector"] = dict(need.labels)
         return asked
 
     def fitting(self, node: dict[str, Any]) -> int:
         """The number of such processes that fit on a node, as Ray describes it."""
-        held, kind = node["Resources"], self.need.accelerator_type
-        if (kind and _KIND + kind not in held) or not self.need.labels.items() <= node["Labels"].items():
+        if not self.need.labels.items() <= node["Labels"].items():
             return 0
+        held = node["Resources"]
         room = [_times(held.get(name, 0.0), each) for name, each in self._amounts().items() if each > 0]
         return min(room, default=1024)
 
     def __str__(self) -> str:
         words = [_amount(name, each) for name, each in self._amounts().items()]
-        words += [f"accelerator_type {self.need.accelerator_type}"] if self.need.accelerator_type else []
         return listed([*words, *(f"label {name}={value}" for name, value in self.need.labels.items())], "and")
 
     def held_by(self, node: dict[str, Any]) -> str:
         """What a node has of what is needed, in words."""
         held, labels = node["Resources"], node["Labels"]
         words = [_amount(name, held.get(name, 0.0)) for name in self._amounts()]
-        if self.need.accelerator_type:
-            kinds = [name.removeprefix(_KIND) for name in held if name.startswith(_KIND)]
-            words.append(f"accelerator_type {', '.join(kinds) or 'none'}")
         words += [f"label {name}={labels[name]}" if name in labels else f"no label {name}" for name in self.need.labels]
         return listed(words, "and")
 

@@ -16,13 +16,13 @@ import pyarrow as pa
 import pyarrow.csv as pv
 from numpy.typing import NDArray
 
+from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.sources import normalisation
 from nightjar.inference.input.sources.csvparsing import Header, inferred, read_columns, read_quickly, typed
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, is_declared
 from nightjar.inference.input.sources.lines import in_parts, not_utf8
 from nightjar.inference.input.sources.rows import Unreadable
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip, counted
 
 Offsets = NDArray[np.int64]

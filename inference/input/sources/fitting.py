@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference import tensors
-from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.arrow_types import is_list, is_text, type_name
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.partitions import constant, values_of
 from nightjar.inference.input.sources import normalisation
@@ -19,7 +19,6 @@ from nightjar.inference.input.sources.normalisation import decoded, difference, 
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.storage.protocol import Entry, Storage
 
 _MARK = {b"nightjar:declared": b"input.schema"}

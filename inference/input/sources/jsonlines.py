@@ -17,6 +17,7 @@ from functools import partial
 import pyarrow as pa
 import pyarrow.json as pj
 
+from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import usual_type
 from nightjar.inference.input.sources import lines, normalisation, packing
@@ -24,7 +25,6 @@ from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, 
 from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage

@@ -23,13 +23,13 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
 from nightjar.inference.input.listing import there
 from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
 from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, of_table, snapshot_of

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, NoReturn
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
@@ -14,10 +17,8 @@ import sqlglot
 from sqlglot import exp
 from sqlglot.errors import ParseError, SqlglotError
 
-from nightjar.inference.arrow_types import is_text
+from nightjar.inference.arrow_types import is_text, type_name
 from nightjar.inference.errors import JobError
-from nightjar.inference.job.outputtypes import type_name
-from nightjar.inference.job.where.conditions import Build, Column, Condition, Part, compared_as, family, listed, scalar
 from nightjar.inference.messages import clip, nearest
 
 GRAMMAR = (
@@ -31,39 +32,26 @@ def parsed(text: str) -> exp.Expr:
     """The parsed text.
 
     Raises:
-        JobError: It is not SQL. Says where.
+        JobError: It is not SQL.
     """
     try:
         found = sqlglot.parse(text)
     except ParseError as error:
         first = error.errors[0] if error.errors else {}
-        at = _offset(text, first.get("line") or 1, first.get("col") or 0) - len(first.get("highlight") or "")
-        said = str(first.get("description") or "it cannot be read").rstrip(".").removeprefix("Invalid expression / ")
+        said = str(first.get("description") or error).rstrip(".").removeprefix("Invalid expression / ")
         said = "a value or a condition is missing" if said.startswith("Required keyword") else said
-        raise _error(text, max(0, at), f"{said}; {GRAMMAR}") from None
+        raise refused(text, f"at {first.get('highlight') or ''!r}: {said}; {GRAMMAR}") from None
     except SqlglotError as error:
         said = clip(" ".join(str(error).split()))
-        raise _error(text, None, f"{said}: is a quote or a bracket left open? {GRAMMAR}") from None
+        raise refused(text, f"{said}: is a quote or a bracket left open? {GRAMMAR}") from None
     if len(found) != 1 or found[0] is None:
-        raise _error(text, None, f"this is not one condition; {GRAMMAR}")
+        raise refused(text, f"this is not one condition; {GRAMMAR}")
     return found[0]
 
 
-def _offset(text: str, line: int, column: int) -> int:
-    """The index in a text of a character that is named by its line and column, both from 1 on."""
-    before = text.split("\n")[: line - 1]
-    return sum(len(each) + 1 for each in before) + column
-
-
-def refused(text: str, node: exp.Expr, said: str) -> JobError:
-    """The error that says what is wrong with a node, and where in the text it begins."""
-    starts = [each.meta["start"] for each in node.walk() if "start" in each.meta]
-    return _error(text, min(starts, default=None), said)
-
-
-def _error(text: str, at: int | None, said: str) -> JobError:
-    where = "" if at is None else f"at character {min(at, len(text)) + 1}: "
-    return JobError(f"input.where: {where}{said} (in {clip(text)!r})")
+def refused(text: str, said: str) -> JobError:
+    """The error that says what is wrong with a condition."""
+    return JobError(f"input.where: {said} (in {clip(text)!r})")
 
 
 _OPERATORS: dict[str, Callable[[Any, Any], Any]] = {
@@ -102,51 +90,126 @@ _PUSHED = {"And", "Or", "Paren", "EQ", "LT", "LTE", "GT", "GTE", "In", "Between"
 value do not say that it has others."""
 
 
+Column = Callable[[str], Any]
+Build = Callable[[Column], Any]
+"""Makes the condition's values of the columns' values: of arrays an array, of `pc.field` an expression."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """One of the conditions that AND joins. names: its columns. pushed: whether statistics can rule it out. error: the
+    error for what Arrow says of values that it cannot compare.
+    """
+
+    build: Build
+    names: tuple[str, ...]
+    pushed: bool
+    error: Callable[[pa.ArrowException], JobError]
+
+    def takes(self, table: pa.Table) -> npt.NDArray[np.bool_]:
+        """Which rows of a table it takes, as `Condition.mask`."""
+        columns = {name: _comparable(table[name]) for name in self.names}
+        try:
+            value = self.build(columns.__getitem__)
+        except (MemoryError, pa.ArrowCancelled):
+            raise
+        except pa.ArrowException as error:
+            # The file is read already, so it is not at fault.
+            raise self.error(error) from error
+        return np.asarray(pc.fill_null(value, False), dtype=bool)
+
+
+def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column in the type that `compared_as` gives it."""
+    kind = compared_as(column.type)
+    if is_.is_dictionary(column.type):
+        values = pa.dictionary(column.type.index_type, kind, column.type.ordered)
+        column = column.cast(values)  # Arrow cannot decode a dictionary of views
+    return column.cast(kind)
+
+
+def scalar(written: bool | str, quoted: bool, own: pa.DataType) -> pa.Scalar:
+    """A literal in the type that a column of type `own` is compared in.
+
+    Raises:
+        ValueError: The type has no such value.
+    """
+    kind = compared_as(own)
+    if is_.is_boolean(kind) != isinstance(written, bool):
+        raise ValueError("a bool is only true or false")
+    if isinstance(written, bool):
+        return pa.scalar(written)
+    if quoted == (family(kind) == "number"):
+        raise ValueError("numbers alone stand without quotes")
+    return pa.scalar(written).cast(own).cast(kind)
+
+
+def compared_as(kind: pa.DataType) -> pa.DataType:
+    """The type in which Arrow can compare the values of a column, each unchanged."""
+    kind = kind.value_type if is_.is_dictionary(kind) else kind
+    if is_.is_float16(kind):
+        return pa.float32()
+    if is_.is_decimal32(kind) or is_.is_decimal64(kind):
+        return pa.decimal128(kind.precision, kind.scale)
+    return pa.large_string() if is_.is_string_view(kind) else kind
+
+
+def family(kind: pa.DataType) -> str:
+    """Types of one family compare with each other; empty for a type that does not compare."""
+    kind = compared_as(kind)
+    if is_.is_integer(kind) or is_.is_floating(kind) or is_.is_decimal(kind):
+        return "number"
+    if is_text(kind):
+        return "text"
+    if is_.is_timestamp(kind):
+        return f"time {kind.tz}"  # Arrow compares no two time zones
+    if is_.is_date(kind):
+        return "date"
+    return "bool" if is_.is_boolean(kind) else ""
+
+
 class Compiler:
     """Makes a condition of a parsed text. schema: of the input; None if it is not known yet."""
 
     def __init__(self, text: str, schema: pa.Schema | None) -> None:
         self._text, self._schema = text, schema
 
-    def check(self) -> None:
-        """Check all that can be checked without the columns' types."""
-        self._build(parsed(self._text))
-
     def columns(self) -> tuple[str, ...]:
-        """The columns that the text names, each once, in its order."""
-        return tuple(self._named(parsed(self._text)))
+        """The columns that the text names, each once, in its order. All is checked that needs no types."""
+        whole = parsed(self._text)
+        self._build(whole)
+        return self._named(whole)
 
-    def condition(self, *, some: bool = False) -> Condition | None:
-        """some: leave out what names other columns than the schema's. None if nothing is left."""
+    def parts(self, of: Collection[str] | None = None) -> list[Part]:
+        """The conditions that AND joins. of: only those that name no other columns than these."""
         assert self._schema is not None
-        names, parts, whole = dict[str, None](), [], parsed(self._text).unnest()
+        found, whole = [], parsed(self._text).unnest()
         for node in whole.flatten() if isinstance(whole, exp.And) else [whole]:
-            mine = self._named(node)
-            if some and not set(mine) <= set(self._schema.names):
+            names = self._named(node)
+            if of is not None and not set(names) <= set(of):
                 continue
             build = self._build(node)
             # Of two columns Arrow may fail to cast the statistics, and then use none.
-            pushed = len(mine) == 1 and all(self._as_it_is(name) for name in mine) and _may_be_pushed(node)
-            part = Part(build, frozenset(mine), pushed, partial(self._incomparable, node))
+            pushed = len(names) == 1 and self._as_it_is(names[0]) and _may_be_pushed(node)
+            part = Part(build, names, pushed, partial(self._incomparable, node))
             part.takes(self._schema.empty_table())  # so that what Arrow cannot compare is known before the night
-            parts.append(part)
-            names |= mine
-        return Condition(pa.schema([self._schema.field(name) for name in names]), tuple(parts)) if parts else None
+            found.append(part)
+        return found
 
     def _incomparable(self, node: exp.Expr, error: pa.ArrowException) -> JobError:
-        return refused(self._text, node, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
+        return refused(self._text, f"{clip(node.sql())!r} cannot be compared in these types: {error}")
 
     def _as_it_is(self, name: str) -> bool:
         return bool(compared_as(kind := self._kind_named(name)) == kind)
 
-    def _named(self, node: exp.Expr) -> dict[str, None]:
-        return dict.fromkeys(self._name(each) for each in node.find_all(exp.Column, bfs=False))
+    def _named(self, node: exp.Expr) -> tuple[str, ...]:
+        return tuple(dict.fromkeys(self._name(each) for each in node.find_all(exp.Column, bfs=False)))
 
     def _name(self, node: exp.Column) -> str:
         parts = [part.name for part in node.parts]
         if len(parts) != 1:
             whole = ".".join(parts)
-            self._fail(node, f'{whole!r}: only whole columns can be compared; a dot in a name needs "{whole}"')
+            self._fail(f'{whole!r}: only whole columns can be compared; a dot in a name needs "{whole}"')
         return parts[0]
 
     def _kind_named(self, name: str) -> pa.DataType:
@@ -183,29 +246,29 @@ class Compiler:
             case exp.Column():
                 name, kind = self._column(node)
                 if kind is not None and not is_.is_boolean(kind):
-                    self._fail(node, f"{name!r} is {type_name(kind)}, so it is no condition by itself; compare it")
+                    self._fail(f"{name!r} is {type_name(kind)}, so it is no condition by itself; compare it")
                 return lambda column: column(name)
             case _:
-                return self._fail(node, f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
+                return self._fail(f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
 
     def _check_understood(self, node: exp.Expr) -> None:
         known = _SAID.get(type(node).__name__, set(node.args))
         if any(value for key, value in node.args.items() if key not in known):
-            self._fail(node, f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
+            self._fail(f"{clip(node.sql())!r} cannot be part of a condition here; {GRAMMAR}")
 
     def _comparison(self, node: exp.Expr) -> Build:
         left, right, key = node.this.unnest(), node.expression.unnest(), type(node).__name__
         if not isinstance(left, exp.Column):
             left, right, key = right, left, _SWAPPED.get(key, key)
         if not isinstance(left, exp.Column):
-            self._fail(node, f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
+            self._fail(f"{clip(node.sql())!r} compares no column; {GRAMMAR}")
         name, kind = self._column(left)
         compare = _OPERATORS[key]
         if isinstance(right, exp.Column):
             other, other_kind = self._column(right)
             if kind is not None and other_kind is not None and family(kind) != family(other_kind):
                 self._fail(
-                    node, f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
+                    f"{name!r} is {type_name(kind)} and {other!r} is {type_name(other_kind)}; they do not compare"
                 )
             return lambda column: compare(column(name), column(other))
         value = self._value(right, name, kind)
@@ -216,7 +279,9 @@ class Compiler:
         values = [self._value(each.unnest(), name, kind) for each in node.expressions]
         if kind is None:
             return lambda column: column(name)
-        wanted = listed(values, kind)
+        if any(value.as_py() == 0 for value in values if is_.is_floating(value.type)):
+            values += [pa.scalar(zero, values[0].type) for zero in (0.0, -0.0)]  # Arrow compares the bits of floats
+        wanted = pa.array(values, compared_as(kind))
 
         def build(column: Column) -> Any:
             given = column(name)
@@ -233,7 +298,7 @@ class Compiler:
         if isinstance(node.expression, exp.Null):
             return lambda column: pc.is_null(column(name))
         if not isinstance(node.expression, exp.Boolean):
-            self._fail(node, f"{clip(node.sql())!r}: write IS NULL, IS NOT NULL, IS TRUE or IS FALSE")
+            self._fail(f"{clip(node.sql())!r}: write IS NULL, IS NOT NULL, IS TRUE or IS FALSE")
         self._value(node.expression, name, kind)
         wanted = pa.scalar(bool(node.expression.this))
         return lambda column: pc.fill_null(pc.equal(column(name), wanted), False)
@@ -242,7 +307,7 @@ class Compiler:
         pattern, cased = node.expression.unnest(), isinstance(node, exp.Like)
         name, kind = self._subject(node, "LIKE 'text%'", fits=isinstance(pattern, exp.Literal))
         if not pattern.is_string or (kind is not None and not is_text(kind)):
-            self._fail(node, f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
+            self._fail(f"{name!r} LIKE {pattern.sql()}: LIKE compares a column of text with a text in quotes")
         text, negated = str(pattern.this), bool(node.args.get("negate"))
         regex = _as_regex(text)  # in Arrow's own LIKE a backslash is an escape
 
@@ -256,7 +321,7 @@ class Compiler:
         """The column that a condition is on. form: of what is written behind it, for the message if it is none."""
         column = node.this.unnest()
         if not isinstance(column, exp.Column) or not fits:
-            self._fail(node, f"{clip(node.sql())!r}: write column {form}")
+            self._fail(f"{clip(node.sql())!r}: write column {form}")
         return self._column(column)
 
     def _column(self, node: exp.Column) -> tuple[str, pa.DataType | None]:
@@ -267,13 +332,12 @@ class Compiler:
         if count != 1:
             told = nearest(name, self._schema.names) or f"; it has {', '.join(self._schema.names[:30])}"
             self._fail(
-                node,
                 f"{name!r} is {'not a column' if not count else 'there twice among the columns'} of the input{told}",
             )
         kind = self._kind_named(name)
         kind = kind.value_type if is_.is_dictionary(kind) else kind
         if family(kind) == "":
-            self._fail(node, f"{name!r} is {type_name(kind)}, which input.where cannot compare")
+            self._fail(f"{name!r} is {type_name(kind)}, which input.where cannot compare")
         return name, kind
 
     def _value(self, node: exp.Expr, name: str, kind: pa.DataType | None) -> pa.Scalar:
@@ -284,27 +348,21 @@ class Compiler:
         if isinstance(literal, exp.Cast) and literal.to.sql() in ("DATE", "TIMESTAMP", "TIMESTAMPTZ"):
             literal = literal.this
         if isinstance(literal, exp.Null):
-            self._fail(node, f"a comparison of {name!r} with NULL is never true; write {name} IS NULL")
+            self._fail(f"a comparison of {name!r} with NULL is never true; write {name} IS NULL")
         if not isinstance(literal, (exp.Literal, exp.Boolean)) or (negative and getattr(literal, "is_string", True)):
-            self._fail(
-                node, f"{clip(node.sql())!r} is no value; write a number, true, false, or a text in single quotes"
-            )
+            self._fail(f"{clip(node.sql())!r} is no value; write a number, true, false, or a text in single quotes")
         for each in node.walk():
             self._check_understood(each)
         if kind is None:
             return pa.scalar(None)
         written = f"-{literal.this}" if negative else literal.this
         try:
-            quoted = isinstance(literal, exp.Literal) and literal.is_string
-            found = scalar(written, quoted, kind)
-        except (ValueError, TypeError, ArithmeticError, pa.ArrowInvalid, pa.ArrowNotImplementedError):
-            found = None
-        if found is None:
-            self._fail(node, f"{name!r} is {type_name(kind)}, and {clip(node.sql())} is no value of that type")
-        return found
+            return scalar(written, isinstance(literal, exp.Literal) and literal.is_string, kind)
+        except (ValueError, pa.ArrowNotImplementedError):
+            self._fail(f"{name!r} is {type_name(kind)}, and {clip(node.sql())} is no value of that type")
 
-    def _fail(self, node: exp.Expr, said: str) -> NoReturn:
-        raise refused(self._text, node, said)
+    def _fail(self, said: str) -> NoReturn:
+        raise refused(self._text, said)
 
 
 def _as_regex(pattern: str) -> str:

@@ -14,11 +14,10 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list, is_number, is_text
+from nightjar.inference.arrow_types import is_list, is_number, is_text, type_name
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
-from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Predictor, needed, versions
 from nightjar.inference.predictors.batches import BATCH_FORMAT

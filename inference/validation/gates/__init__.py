@@ -16,23 +16,44 @@ from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import Number
-from nightjar.inference.metrics.figures import AccumulatorFigures
+from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Counts, Usage
-from nightjar.inference.validation.judging import Judgement
 
 if TYPE_CHECKING:
     from nightjar.inference.validation.rescore import Rescored
 
 
-@dataclass(frozen=True, slots=True)
-class LastNight:
-    """The published night before this one: its run, its logical date, and the rows of its input."""
+# What a check of the user's own is given and may return. Both are public: fields are added, and none is changed.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NightEvidence(Counts):
+    """One night: scored and audited, and about to be published; or published before.
 
+    date: the logical date, as ISO 8601. rows_in: rows of the input that were scored, or tried: `rows_out` that will
+    be published, and `rows_quarantined` that will not. metrics: the figures of the columns that other checks name,
+    of outputs, of the labels against the scores, and the profile of the columns that the job profiles, as `--json`
+    prints them. last: the published night before this one, if there is one; its own `last` is None.
+    """
+
+    job: str
     run_id: str
     date: str
-    rows: int
+    shards: int
+    metrics: Figures
+    last: NightEvidence | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """A verdict with its words. sentence: why, and what to do next. observed, limit: short texts for the table of
+    gates, as "3 flagged" and "none".
+    """
+
+    passed: bool
+    sentence: str = ""
+    observed: str = ""
+    limit: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +67,7 @@ class Found:
     files: int
     rows: int
     unreadable: int = 0
-    last: LastNight | None = None
+    last: NightEvidence | None = None
     uncounted: int = 0
 
 
@@ -54,8 +75,7 @@ class Found:
 class Offender:
     """One row that a gate refuses. row: its index in its file. value: its value, as text for people.
 
-    replay: the command that scores it again; empty until that is known. rank: as of `ColumnGate`, while rows are looked
-    for.
+    replay: the command that scores it again; empty until that is known.
     """
 
     shard: str
@@ -63,7 +83,6 @@ class Offender:
     row: int
     value: str
     replay: str = ""
-    rank: float = field(default=0.0, metadata=SELDOM)
 
     @property
     def holds(self) -> str:

@@ -78,16 +78,16 @@ class SinceLast(InputGate):
             sentence = f"No earlier night is published, so {self.key} has nothing to compare with and passes."
             return GateResult("rows.last", True, observed, "no earlier night", sentence)
         # The exact decimal that the user wrote, not the nearest binary fraction.
-        room = Fraction(repr(float(self.change))) * last.rows
-        low, high = max(0, -((room - last.rows) // 1)), (last.rows + room) // 1
+        room = Fraction(repr(float(self.change))) * last.rows_in
+        low, high = max(0, -((room - last.rows_in) // 1)), (last.rows_in + room) // 1
         limit = f"{low:,} to {high:,} rows"
-        before = f"the {counted(last.rows, 'row')} of {last.date} ({last.run_id}), the last published night"
+        before = f"the {counted(last.rows_in, 'row')} of {last.date} ({last.run_id}), the last published night"
         if found.uncounted and found.rows <= high:
             return _not_yet("rows.last", found, limit, self.key)
         if low <= found.rows <= high:
             sentence = f"{_described(found)}, after {before}; {self.key} = {self.change:g} holds."
             return GateResult("rows.last", True, observed, limit, sentence)
-        if not last.rows:
+        if not last.rows_in:
             sentence = (
                 f"{_described(found)}, after {before}: {self.key} allows none after an empty night, however large it "
                 "is. Let the check warn or ask (on_fail) until a night with rows is published, or take the empty one "

@@ -6,22 +6,17 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.columns import ColumnState, Number, exact
+from nightjar.inference.metrics.columns import ColumnState, Number
 from nightjar.inference.validation.gates import Evidence, Gate, GateResult, number
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {
-    "timestamp_utc": "timestamps",
-    "timestamp": "timestamps",
-    "date": "dates",
-    "time": "times",
-    "duration": "durations",
     "list": "lists",
     "other": "values that are not numbers",
     "mixed": "different types in different files",
@@ -35,6 +30,9 @@ class ColumnGate(Gate):
     key: the limit's place in the job, as `checks[0].max`, under which `Evidence.offenders` has the rows.
     """
 
+    JUDGES: ClassVar[frozenset[str]] = frozenset()
+    """The kinds of columns (`ColumnState.kind`) that it can judge; "" is a column of nulls. Empty for all."""
+
     key: str
     column: str
 
@@ -43,13 +41,21 @@ class ColumnGate(Gate):
         return f"{self.column}.{self.key.rpartition('.')[2]}"
 
     def judge(self, evidence: Evidence) -> GateResult:
-        """Judge the column. A column without figures does not pass."""
+        """Judge the column. A column without figures, or of other values, does not pass."""
         state = evidence.metrics.columns.get(self.column)
-        if state is not None:
-            result = self.judge_column(state)
-            return result if result.passed else replace(result, where=evidence.offenders.get(self.key, ()))
-        sentence = f"{self.column!r} was not measured, so {self.key} cannot be judged. Run the job again."
-        return GateResult(self.name, False, "not measured", self.limit, sentence)
+        if state is None:
+            sentence = f"{self.column!r} was not measured, so {self.key} cannot be judged. Run the job again."
+            return GateResult(self.name, False, "not measured", self.limit, sentence)
+        if not self.can_judge(state.kind):
+            holds = _KINDS[state.kind]
+            sentence = f"{self.key} asks for numbers, but {self.column!r} holds {holds}. Remove {self.key}."
+            return GateResult(self.name, False, holds, self.limit, sentence)
+        result = self.judge_column(state)
+        return result if result.passed else replace(result, where=evidence.offenders.get(self.key, ()))
+
+    def can_judge(self, kind: str) -> bool:
+        """Whether the gate can judge such a column. kind: as in `ColumnState`."""
+        return not self.JUDGES or kind in self.JUDGES
 
     @property
     @abstractmethod
@@ -63,10 +69,6 @@ class ColumnGate(Gate):
     @abstractmethod
     def spares(self, state: ColumnState) -> bool:
         """Whether the gate refuses none of the rows behind these figures."""
-
-    def rank(self, state: ColumnState) -> float:
-        """How far out the outermost of these refused rows is, which is named first; 0 where the first one is named."""
-        return 0.0
 
 
 def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
@@ -85,6 +87,8 @@ def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
 class End(ColumnGate):
     """No value lies beyond `bound`. An infinite value can lie beyond it; NaN never passes."""
 
+    JUDGES = frozenset({"", "number"})
+
     end: Literal["min", "max"]
     bound: int | float
 
@@ -94,26 +98,14 @@ class End(ColumnGate):
 
     def spares(self, state: ColumnState) -> bool:
         value = self._outermost(state)
-        return state.kind not in ("", "number") or not (state.nan or (value is not None and self._is_beyond(value)))
-
-    def rank(self, state: ColumnState) -> float:
-        value = self._outermost(state)
-        if value is None or not self._is_beyond(value):
-            return -math.inf  # NaN
-        return float(value) if self.end == "max" else -float(value)
+        return not self.can_judge(state.kind) or not (state.nan or (value is not None and self._is_beyond(value)))
 
     def judge_column(self, state: ColumnState) -> GateResult:
-        if state.kind not in ("", "number"):
-            shown = str(getattr(state.results(), self.end) or _KINDS[state.kind])
-            sentence = (
-                f"{self.key} compares numbers, but {self.column!r} holds {_KINDS[state.kind]}. Remove {self.key}."
-            )
-            return GateResult(self.name, False, shown, self.limit, sentence)
         value = self._outermost(state)
         if value is None and not state.nan:
             sentence = (
-                f"{self.column!r} has no value to compare with {self.key} = {self.limit}: {_why_none(state)}. "
-                f"Mend the input or the model, or remove {self.key}."
+                f"{self.column!r} has no finite value in {counted(state.rows, 'row')} to compare with {self.key} = "
+                f"{self.limit}. Mend the input or the model, or remove {self.key}."
             )
             return GateResult(self.name, False, "no value", self.limit, sentence)
         passed = self.spares(state)
@@ -141,8 +133,7 @@ class End(ColumnGate):
         return math.inf if state.plus_inf else state.high
 
     def _is_beyond(self, value: Number) -> bool:
-        found, bound = exact(value), exact(self.bound)
-        return found < bound if self.end == "min" else found > bound
+        return value < self.bound if self.end == "min" else value > self.bound
 
 
 @dataclass(frozen=True)
@@ -182,6 +173,8 @@ class Nulls(ColumnGate):
 class Finite(ColumnGate):
     """No value is NaN or infinite; in a list no item is."""
 
+    JUDGES = frozenset({"", "number", "list"})
+
     @property
     def limit(self) -> str:
         return "0"
@@ -190,11 +183,6 @@ class Finite(ColumnGate):
         return not state.nonfinite
 
     def judge_column(self, state: ColumnState) -> GateResult:
-        if state.kind in ("other", "mixed"):
-            sentence = (
-                f"{self.key} asks for numbers, but {self.column!r} holds {_KINDS[state.kind]}. Remove {self.key}."
-            )
-            return GateResult(self.name, False, _KINDS[state.kind], "0", sentence)
         observed = f"{state.nonfinite:,} not finite"
         if not state.nonfinite:
             sentence = f"Every value of {self.column!r} is finite; {self.key} holds."
@@ -204,11 +192,3 @@ class Finite(ColumnGate):
             f"Mend the input or the model, or remove {self.key}."
         )
         return GateResult(self.name, False, observed, "0", sentence)
-
-
-def _why_none(state: ColumnState) -> str:
-    if not state.rows:
-        return "no row was scored"
-    if state.nulls == state.rows:
-        return "every row is null"
-    return "no value is finite" if not state.nulls else "every value is null or infinite"

@@ -1,14 +1,18 @@
-"""The gates of a job, with what happens where one does not pass; and those that have no module of their own.
+"""The gates of a job, with what happens where one does not pass; those that have no module of their own; and those that
+could only fail, by the types of their columns.
 
 If a new kind of check asks for a gate, add one line to `_GATES`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
+
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import (
     AnswersCheck,
     CallCheck,
@@ -22,6 +26,9 @@ from nightjar.inference.job.checks import (
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted, listed
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.profile import ColumnProfile
+from nightjar.inference.metrics.slices import check_slices, evaluator_of
 from nightjar.inference.validation.gates import Evidence, Gate, GateResult, Rule
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
 from nightjar.inference.validation.gates.column import ColumnGate, column_gates
@@ -111,11 +118,6 @@ class Rescore(Gate):
         return GateResult("rescore", False, observed, limit, sentence)
 
 
-def answers_gates(check: AnswersCheck, key: str, _: Job) -> Iterator[Cut]:
-    """The gates of one check of answers. key: the check's place in the job, as `checks[0]`."""
-    yield Cut(f"{key}.answers.cut", check.answers.cut)
-
-
 @dataclass(frozen=True)
 class Cut(Gate):
     """At most the share `share` of the answers had the most tokens that they may have, so that they were cut.
@@ -140,11 +142,6 @@ class Cut(Gate):
         return GateResult("answers.cut", False, observed, limit, sentence)
 
 
-def call_gates(check: CallCheck, key: str, _: Job) -> Iterator[Called]:
-    """The gate of one check. key: the check's place in the job, as `checks[0]`."""
-    yield Called(f"{key}.call", check.call)
-
-
 @dataclass(frozen=True)
 class Called(Gate):
     """The function `spec` says yes. A function that fails, or returns something else, does not."""
@@ -161,11 +158,6 @@ class Called(Gate):
         verdict = f"{self.spec} says {'yes' if answer.passed else 'no'} ({self.key})"
         sentence = f"{verdict}: {answer.sentence}" if answer.sentence else f"{verdict}."
         return GateResult(name, answer.passed, observed, answer.limit or "yes", sentence)
-
-
-def unique_gates(check: UniqueCheck, key: str, _: Job) -> Iterator[Unique]:
-    """The gate of one check. key: the check's place in the job, as `checks[0]`."""
-    yield Unique(f"{key}.unique", check.unique)
 
 
 @dataclass(frozen=True)
@@ -198,9 +190,9 @@ _GATES: dict[type, Callable[[Any, str, Job], Iterable[Gate]]] = {
     DriftCheck: drift_gates,
     RowsCheck: rows_gates,
     FilesCheck: files_gates,
-    AnswersCheck: answers_gates,
-    CallCheck: call_gates,
-    UniqueCheck: unique_gates,
+    AnswersCheck: lambda check, key, _: [Cut(f"{key}.answers.cut", check.answers.cut)],
+    CallCheck: lambda check, key, _: [Called(f"{key}.call", check.call)],
+    UniqueCheck: lambda check, key, _: [Unique(f"{key}.unique", check.unique)],
 }
 """Kind of check → a function that makes the gates of such a check from the check, its key and the job."""
 
@@ -240,3 +232,42 @@ def column_gates_of(job: Job) -> tuple[ColumnGate, ...]:
 def sample_gates(job: Job) -> tuple[Rule, ...]:
     """The gates that say something of a few rows: on columns, and on how answers ended."""
     return tuple(rule for rule in gates_of(job) if isinstance(rule.gate, ColumnGate | Cut))
+
+
+def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
+    """Check that the label has a score to compare it with, that rows can be divided by the columns that the job names,
+    and that each check can judge its column's values.
+
+    schema: the input's columns, with every column that the job names.
+
+    Raises:
+        JobError: One of them does not. Names the key, the column and its type.
+    """
+    outputs = job.output_types()
+    types = {**dict(zip(schema.names, schema.types, strict=True)), **outputs}
+    labels = {"label": job.label, "late_labels.label": job.late_labels.label if job.late_labels else None}
+    for key, label in labels.items():
+        if (evaluator := evaluator_of(job.model_copy(update={"label": label}), key)) is not None:
+            evaluator.check_columns(types)
+    check_slices(job, types)
+    for gate in column_gates_of(job):
+        kind = types[gate.column]
+        if not gate.can_judge(ColumnState.of(pa.chunked_array([], kind)).kind):
+            raise JobError(
+                f"{gate.key}: asks for numbers, but {gate.column!r} is {kind}; remove it, or check another column"
+            )
+    for index, check in enumerate(job.checks):
+        if isinstance(check, DriftCheck):
+            _check_drift(check, f"checks[{index}]", types)
+
+
+def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) -> None:
+    """Check that each column that a check on drift names has the figures that it limits. `all` leaves out others."""
+    for name in check.columns if "psi" in check.limits else ():
+        profile = ColumnProfile()
+        profile.update(pa.chunked_array([], types[name]))
+        if profile.kind == "other":
+            raise JobError(
+                f"{key}.drift: compares numbers, text and bools, but {name!r} is {types[name]}; limit only nulls, as "
+                "nulls: 0.1, or check another column"
+            )

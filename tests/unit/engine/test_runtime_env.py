@@ -14,7 +14,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray.capacity import Demand
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from support import Lake
 
 SECRET = "hunter2-hunter2"

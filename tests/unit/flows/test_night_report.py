@@ -286,7 +286,7 @@ def test_the_trend_has_the_nights_before_and_tonight(night: Lake) -> None:
     assert [each.date for each in report.trend] == ["2026-11-19", "2026-11-20"]
     assert report.tonight is not None
     assert report.tonight.figures["score.max"] == 2 * 7999
-    assert "score.max over 2 nights" in page_of(night, "2026-11-21")
+    assert "score.max over 3 nights" in page_of(night, "2026-11-21")
 
 
 def test_the_page_says_how_many_rows_are_described_if_these_are_not_all(night: Lake) -> None:

@@ -185,12 +185,11 @@ def test_an_address_that_answers_with_no_http_is_a_warning(lake: Lake) -> None:
 
 
 def test_the_address_may_be_in_a_variable_where_the_flow_is(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    lake.ready(notify={"on": ["failed"], "webhook_env": "CHANNEL"})
+    lake.ready(notify={"on": ["failed"], "webhook": "${CHANNEL}"})
     for wrong in ("", "no address", "https://"):
         monkeypatch.setenv("CHANNEL", wrong)
         assert notifying.failed(lake.request(), RunFailed("why")) == (
-            "notify.webhook_env: the variable CHANNEL has no address where this run's flow is, so nobody was told; set "
-            "it there"
+            "notify.webhook: its variable has no address where this run's flow is, so nobody was told; set it there"
         )
     with webhook() as hook:
         monkeypatch.setenv("CHANNEL", f"{hook.url}\n")
@@ -208,17 +207,14 @@ def test_an_error_that_has_the_address_is_told_without_it(lake: Lake) -> None:
 @pytest.mark.parametrize(
     ("notify", "said"),
     [
-        ({"on": ["failed"]}, r"notify: write one of webhook \(an address\) and webhook_env"),
-        ({"on": ["failed"], "webhook": f"https://h/{SECRET}", "webhook_env": "A"}, r"notify: write one of webhook"),
-        ({"on": [], "webhook_env": "A"}, r"notify\.on: must be a list of failed, asks, published"),
+        ({"on": ["failed"]}, r"notify\.webhook: is required"),
+        ({"on": [], "webhook": "${A}"}, r"notify\.on: must be a list of failed, asks, published"),
         (
-            {"on": ["asked"], "webhook_env": "A"},
+            {"on": ["asked"], "webhook": "${A}"},
             r"notify\.on: must be a list of .*, not \['asked'\]",
         ),
-        ({"on": ["failed"], "webhook_env": "https://h/x"}, r"notify\.webhook_env: must be the name of an environment"),
-        ({"on": ["failed"], "webhook_env": f"https://h/{SECRET}"}, r"notify\.webhook_env: must be the name of an env"),
         (f"https://h/{SECRET}", r"notify: must be a mapping with the keys on, webhook"),
-        ({"webhook_env": "A"}, r"notify\.on: is required"),
+        ({"webhook": "${A}"}, r"notify\.on: is required"),
         ({"on": ["failed"], "webhok": f"https://h/{SECRET}"}, r"unknown key 'notify\.webhok'; did you mean"),
         *(
             ({"on": ["failed"], "webhook": wrong}, r"notify\.webhook: must be an address as https://hooks")
@@ -246,7 +242,7 @@ def test_the_key_on_is_text_as_the_job_file_has_it(lake: Lake) -> None:
     """PyYAML takes it for true."""
     lake.ready()
     with lake.job_path.open("a") as file:
-        file.write("notify:\n  on: [failed, published]\n  webhook_env: CHANNEL\n")
+        file.write("notify:\n  on: [failed, published]\n  webhook: ${CHANNEL}\n")
     notify = lake.request().job.notify
     assert notify is not None
     assert notify.on == ("failed", "published")

@@ -26,7 +26,7 @@ from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays

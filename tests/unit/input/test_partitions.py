@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, SchemaMismatch, ShardsFailed
 from nightjar.inference.input.partitions import constant, values_of
 from nightjar.inference.input.sources import lines
-from nightjar.inference.job.outputtypes import arrow_type
 from support import Lake
 
 FEATURES = """

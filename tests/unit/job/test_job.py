@@ -14,13 +14,13 @@ import pytest
 import yaml
 from pydantic import BaseModel
 
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import CHECKS
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import Model, NamedModel
-from nightjar.inference.job.outputtypes import arrow_type
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES
 
 JOB: dict[str, Any] = {
@@ -75,7 +75,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"approval": {"deadline": 3}}, "unknown key 'approval.deadline'; did you mean 'approval.deadline_h'?"),
     ({"approval": {"deadline_h": 1e8}}, "approval.deadline_h: "),
-    ({"cost": {"cpu_hour": 1, "gpu_h": 1}}, "unknown key 'cost.gpu_h'; did you mean 'cost.gpu_hour'?"),
     ({"profile": {"shares": 0.5}}, "unknown key 'profile.shares'; did you mean 'profile.share'?"),
     ({"resources__concurrency": 2}, "unknown key 'resources.concurrency'; write resources.actors"),
     ({"model__concurrency": 2}, "unknown key 'model.concurrency'; write resources.actors"),
@@ -84,7 +83,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model__allow_pickle": True}, "unknown key 'model.allow_pickle'; write model.trusted"),
     ({"model__batch_format": "pandas"}, "unknown key 'model.batch_format'; write model.options.batch_format"),
     ({"input__path": "x"}, "unknown key 'input.path'; write input.uri"),
-    ({"batch_size": 9}, "unknown key 'batch_size'; did you mean 'model.batch_size'?"),
+    ({"batch_size": 9}, "unknown key 'batch_size'; write model.batch_size"),
     ({"uri": "x"}, "unknown key 'uri'; known: name, input, model"),
     ({"resources__actors": {"min": 1, "max": 2, "mix": 1}}, "unknown key 'resources.actors.mix'; did you mean"),
     (
@@ -94,9 +93,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"kind": "delta"}, "unknown key 'kind'; known: name, input, model"),
     (
         {"checks": [{"files": {"min": 5, "on_fail": "warn"}}]},
-        "unknown key 'checks[0].files.on_fail'; did you mean 'checks[0].on_fail'?",
+        "unknown key 'checks[0].files.on_fail'; known: min, max",
     ),
-    ({"anonymous": True}, "unknown key 'anonymous'; did you mean 'input.anonymous'?"),
+    ({"anonymous": True}, "unknown key 'anonymous'; known: name, input, model"),
     ({"checks": [{"column": "score", "mim": 0}]}, "unknown key 'checks[0].mim'; did you mean 'checks[0].min'?"),
     ({"name": None}, "name: is required"),
     ({"model": None}, "model: is required"),
@@ -321,11 +320,11 @@ def test_a_place_with_a_password_is_refused_and_the_password_is_not_shown(tmp_pa
 
 def test_every_fault_is_named_at_once_each_on_a_line_of_its_own(tmp_path: Path) -> None:
     """Nobody should mend a job file one run at a time."""
-    said = refusal(tmp_path, carry="id", name="BAD", modle={})
+    said = refusal(tmp_path, carry="id", name="BAD", retry={"atempts": 5})
     assert [line.split(":")[0] for line in said.split("\n")] == [
         "name",
         "carry",
-        "unknown key 'modle'; did you mean 'model'?",
+        "unknown key 'retry.atempts'; did you mean 'retry.attempts'?",
     ]
 
 
@@ -487,7 +486,6 @@ CANNOT: dict[str, Any] = {
     "resources.cpus": 3,
     "resources.memory_gb": 3,
     "resources.custom": {"licence": 1},
-    "resources.accelerator_type": "A100",
     "resources.labels": {"zone": "eu"},
     "resources.concurrency_limit": "gpus",
     "schedule": {"cron": "0 3 * * *", "timezone": "Europe/Berlin"},
@@ -501,9 +499,8 @@ CANNOT: dict[str, Any] = {
     "rescore.tolerance": 0.5,
     "rescore.differing": 0.5,
     "approval.deadline_h": 12,
-    "cost": {"cpu_hour": 0.05},
     "late_labels": {"key": "id", "label": "late", "input": {"uri": "truth/"}},
-    "notify": {"on": ["failed"], "webhook_env": "WEBHOOK"},
+    "notify": {"on": ["failed"], "webhook": "${WEBHOOK}"},
     "identity.strict": True,
     "identity.packages": ["torch"],
 }

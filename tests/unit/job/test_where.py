@@ -137,19 +137,19 @@ def test_its_columns_are_named_once_in_their_order() -> None:
     ("where", "said"),
     [
         ("", "this is not one condition"),
-        ("country = ", "at character 9: a value or a condition is missing; write column = value"),
-        ("country = 'de' adn x = 1", "at character 20: Unexpected token"),
+        ("country = ", "a value or a condition is missing; write column = value"),
+        ("country = 'de' adn x = 1", "at 'x': Unexpected token"),
         ("(id = 1", "Expecting )"),
         ("country = 'de", "is a quote or a bracket left open"),
         ("id = 1; id = 2", "this is not one condition"),
         ("SELECT 1", "'SELECT 1' cannot be part of a condition here"),
         ("lower(country) = 'de'", "compares no column"),
         ("id + 1 = 2", "compares no column"),
-        ("id = id + 1", "at character 6: 'id + 1' is no value"),
+        ("id = id + 1", "'id + 1' is no value"),
         ("1 = 1", "compares no column"),
         ("x = NULL", "a comparison of 'x' with NULL is never true; write x IS NULL"),
         ("id IN (SELECT 1)", "cannot be part of a condition here"),
-        ("place.of = 1", "at character 1: 'place.of': only whole columns can be compared"),
+        ("place.of = 1", "'place.of': only whole columns can be compared"),
         ("country LIKE x", "write column LIKE 'text%'"),
         ("x BETWEEN SYMMETRIC 2 AND 1", "cannot be part of a condition here"),
         ("country LIKE 'a' ESCAPE 'b'", "cannot be part of a condition here"),
@@ -159,9 +159,7 @@ def test_its_columns_are_named_once_in_their_order() -> None:
         ("EXISTS (SELECT 1)", "cannot be part of a condition here"),
     ],
 )
-def test_what_is_no_condition_is_told_with_its_place_when_the_job_is_read(
-    tmp_path: Path, where: str, said: str
-) -> None:
+def test_what_is_no_condition_is_told_when_the_job_is_read(tmp_path: Path, where: str, said: str) -> None:
     job = {
         "name": "t",
         "input": {"uri": "data/", "where": where},
@@ -175,18 +173,18 @@ def test_what_is_no_condition_is_told_with_its_place_when_the_job_is_read(
 @pytest.mark.parametrize(
     ("where", "said"),
     [
-        ("id = 1 AND contry = 'de'", "at character 12: 'contry' is not a column of the input; did you mean 'country'?"),
+        ("id = 1 AND contry = 'de'", "'contry' is not a column of the input; did you mean 'country'?"),
         ("country = 1", "'country' is string, and 1 is no value of that type"),
         ("id = 'x'", "'id' is int64, and 'x' is no value of that type"),
         ("small = 300", "'small' is int8, and 300 is no value of that type"),
         ("day > 'yesterday'", "'day' is date32, and 'yesterday' is no value of that type"),
         ("flag = 1", "'flag' is bool, and 1 is no value of that type"),
-        ("x", "at character 1: 'x' is float64, so it is no condition by itself; compare it"),
+        ("x", "'x' is float64, so it is no condition by itself; compare it"),
         ("x LIKE '1%'", "LIKE compares a column of text"),
         ("x = country", "'x' is float64 and 'country' is string; they do not compare"),
         ("small >= 2.5", "'small' is int8, and 2.5 is no value of that type"),
         ("time > '01:00:00'", "'time' is time64[us], which input.where cannot compare"),
-        ("wide = 1111111111111111111111111111111", "cannot be compared in these types: Decimal precision out of range"),
+        ("wide = 1111111111111111111111111111111", "is no value of that type"),
         (
             "there = here",
             "'there' is timestamp[us, UTC] and 'here' is timestamp[us, Europe/Berlin]; they do not compare",
@@ -194,7 +192,7 @@ def test_what_is_no_condition_is_told_with_its_place_when_the_job_is_read(
         ("tags = 1", "'tags' is list<int64>, which input.where cannot compare"),
     ],
 )
-def test_columns_and_types_that_do_not_fit_are_told_with_their_place(where: str, said: str) -> None:
+def test_columns_and_types_that_do_not_fit_are_told(where: str, said: str) -> None:
     times = [pa.field(name, pa.timestamp("us", zone)) for name, zone in (("there", "UTC"), ("here", "Europe/Berlin"))]
     more = [*times, pa.field("tags", pa.list_(pa.int64())), pa.field("wide", pa.decimal128(38, 10))]
     schema = pa.schema([*TABLE.schema, *more])

@@ -106,7 +106,7 @@ def test_large_integers_in_a_list_are_not_rounded() -> None:
     for kind in (pa.int64(), pa.uint64()):
         table = BIG.cast(pa.schema([("a", kind)]))
         for one in (table, pa.table({"a": table["a"].dictionary_encode()})):
-            assert rows("a IN (9007199254740993, 1.0)", one) == [1, 3]
+            assert rows("a IN (9007199254740993, 1)", one) == [1, 3]
             assert rows("a NOT IN (9007199254740993)", one) == [0, 2, 3, 4]
 
 
@@ -115,18 +115,17 @@ def test_a_number_of_a_billion_digits_is_refused_at_once() -> None:
         condition("a IN (1, 1e999999999)", BIG.schema)
 
 
-def test_a_list_may_have_decimals_that_the_column_cannot_have() -> None:
-    """They equal none of its values, and no one type has them all."""
-    table = pa.table({"price": pa.array([Decimal("1.12"), Decimal("2.25"), None], pa.decimal128(9, 2))})
-    assert rows("price IN (1.123, 1e60, 1e-60, 2.25)", table) == [1]
-    assert rows("price NOT IN (1.123, 1e60, 1e-60, 2.25)", table) == [0]
+@pytest.mark.parametrize("where", ["price > 1.123", "price IN (2.25, 1e60)"])
+def test_a_decimal_with_more_digits_is_no_value_of_the_column(where: str) -> None:
+    with pytest.raises(JobError, match=r"'price' is decimal128\(9, 2\), and .* is no value of that type"):
+        condition(where, pa.schema([("price", pa.decimal128(9, 2))]))
 
 
 @pytest.mark.parametrize("kind", [pa.decimal32(9, 2), pa.decimal64(18, 2), pa.decimal128(9, 2), pa.decimal256(60, 2)])
 def test_a_list_of_decimals_is_looked_for_in_decimals_of_any_size(kind: pa.DataType) -> None:
     table = pa.table({"price": pa.array([Decimal("1.12"), Decimal("2.25"), None], kind)})
     assert rows("price IN (2.25, 3)", table) == rows("price = 2.25", table) == rows("price > 1.12", table) == [1]
-    assert rows("price NOT IN (2.25, 1e60)", table) == [0]
+    assert rows("price NOT IN (2.25, 1e1)", table) == [0]
 
 
 @pytest.mark.parametrize("kind", [pa.float16(), pa.float32(), pa.float64()])
@@ -179,9 +178,9 @@ def test_row_groups_that_statistics_rule_out_have_no_row_that_matches(
 
 
 def test_what_arrow_cannot_compare_after_all_is_told_of_the_condition() -> None:
-    """Its place and its key: the file can be read."""
+    """With its key: the file can be read."""
     bound = condition("f > 0 AND a > 1", STATISTICS.schema)
-    with pytest.raises(JobError, match=r"^input\.where: at character 11: 'a > 1' cannot be compared in these types: "):
+    with pytest.raises(JobError, match=r"^input\.where: 'a > 1' cannot be compared in these types: "):
         bound.mask(pa.table({"a": ["x"], "f": [1.5]}))
 
 

@@ -20,8 +20,8 @@ from nightjar.inference.errors import JobError, LabelInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.metrics.categories import LONGEST
 from nightjar.inference.metrics.classes import MOST_CLASSES, MOST_PAIRS
+from nightjar.inference.metrics.columns import LONGEST
 from nightjar.inference.metrics.figures import Bounded, Confused, Evaluation, Figures
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics

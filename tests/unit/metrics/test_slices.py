@@ -19,14 +19,13 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.metrics.categories import LONGEST
+from nightjar.inference.metrics.columns import LONGEST
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.slices import MOST_VALUES, Slices, can_slice
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.audit import Audited
-from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
-from nightjar.inference.validation.gates.rules import gates_of
+from nightjar.inference.validation.gates.rules import check_label_and_gates, gates_of
 
 CONTENT = {
     "name": "delays",
@@ -178,11 +177,6 @@ def test_what_are_no_slices_is_refused(data: bytes) -> None:
         ({"evaluation": {"slices": ["day"]}, "label": None}, "evaluation: compares outputs with labels"),
         ({"checks": [{"metric": "auroc", "min": 0.5, "slices": ["x"]}]}, r"checks\[0\].slices: 'x' is neither"),
         ({"checks": [{"metric": "auroc", "min": 0.5, "min_rows": 5}]}, "min_rows: is for slices"),
-        (
-            {"carry": list("abcdefghi"), "evaluation": {"slices": list("abcdefgh")}}
-            | {"checks": [{"metric": "auroc", "min": 0.5, "slices": ["i"]}]},
-            "evaluation.slices: with those of the checks these are 9 columns, and 8 are the most",
-        ),
     ],
 )
 def test_slices_that_make_no_sense_are_named(keys: dict[str, Any], message: str) -> None:

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from modeljobs import model_job
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import AnswerInvalid, JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors import outputs as product
 from nightjar.inference.predictors.language.answers import Answer, Reader, check_schema
 

@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from lazily import lazily
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import OutputInvalid
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.batches import to_batch
 from nightjar.inference.predictors.conversion import to_arrow

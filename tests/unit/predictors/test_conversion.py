@@ -15,9 +15,9 @@ import pytest
 
 from lazily import lazily
 from modeljobs import model_job
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.scoring.batchsize import BatchSize

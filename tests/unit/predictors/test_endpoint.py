@@ -19,7 +19,7 @@ from lazily import lazily
 from modeljobs import model_job
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of

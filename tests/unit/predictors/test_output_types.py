@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazily import lazily
+from nightjar.inference.arrow_types import arrow_type, type_name
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import OutputInvalid
-from nightjar.inference.job.outputtypes import arrow_type, type_name
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.predictors.outputs import normalise
 from nightjar.inference.scoring.neighbours import differences

@@ -52,7 +52,7 @@ def test_of_a_share_exactly_the_rows_that_are_drawn_are_described(lake: Lake) ->
         chosen.append(table.take(pa.array(rows)))
     expected.update(pa.concat_tables(chosen))
     assert 0 < expected.rows < 2 * len(KEPT)
-    assert made.metrics(made.table()).beside() == {"profile": expected.to_bytes()}
+    assert made.metrics(made.table()).profile == expected
 
 
 def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
@@ -63,4 +63,4 @@ def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
     expected = Slices.for_job(job)
     whole = pa.concat_tables(written)
     expected.update(whole.select(["name", "score"]), whole["id"])
-    assert made.metrics(made.table()).beside()["slices"] == expected.to_bytes() != Slices.for_job(job).to_bytes()
+    assert made.metrics(made.table()).slices == expected != Slices.for_job(job)

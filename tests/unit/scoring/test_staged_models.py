@@ -13,8 +13,7 @@ from nightjar.inference.errors import JobError, ProcessSpoilt
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import Preprocess
-from nightjar.inference.job.modeljob import model_jobs
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import model_jobs, scoring_keys
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels

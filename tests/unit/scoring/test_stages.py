@@ -16,8 +16,8 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.engine.ray import processes
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.job.scoringkeys import scoring_keys
-from nightjar.inference.output.parts import beside_name
+from nightjar.inference.job.modeljob import scoring_keys
+from nightjar.inference.output.parts import states_name
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Receipt, Started, decode, encode
 from nightjar.inference.run.failures import Underway
 from nightjar.inference.scoring.assignment import Assignment
@@ -85,8 +85,8 @@ def outcome(lake: Lake, events: list[Event]) -> tuple[list[Any], list[Any], list
     rows = [row for each in receipts if each.data for row in _rows(lake, each.data.name)]
     bad = [row for each in receipts if each.quarantine for row in _rows(lake, each.quarantine.name)]
     counts = [(each.shard, each.rows_in, each.rows_out, each.rows_quarantined, each.batches_cut) for each in receipts]
-    names = [beside_name(each.data.name, "profile") for each in receipts if each.data]
-    files = (lake.revision() / name for name in names)
+    beside = [states_name(each.data.name) for each in receipts if each.data]
+    files = (lake.revision() / name for name in beside)
     return rows, bad, [*counts, *(file.read_bytes() for file in files if file.exists())]
 
 

@@ -34,7 +34,7 @@ from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output.parts import beside_name, read_metrics
+from nightjar.inference.output.parts import read_metrics
 from nightjar.inference.records import (
     Crumb,
     Event,
@@ -428,9 +428,8 @@ def test_metrics_are_of_the_rows_that_were_scored_and_their_labels(lake: Lake, b
     written = part.read()
     expected = Metrics.for_job(lake.request().job)
     expected.update(written, pa.chunked_array([[row % 3 == 0 for row in written["id"].to_pylist()]]))
-    slices = lake.revision() / beside_name(receipt.data.name, "slices")
-    states = {"slices": slices.read_bytes()}
-    assert read_metrics(part.metadata.metadata, states).to_bytes() == expected.to_bytes()
+    found = read_metrics(LakeStorage(), str(lake.revision()), receipt.data.name, part.metadata.metadata)
+    assert found.to_bytes() == expected.to_bytes()
     assert expected.evaluation is not None
 
 

@@ -21,7 +21,7 @@ from hubserver import Hub, hub_server
 from nightjar.inference.errors import JobError, Missing, StorageError, Transient
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.job.scoringkeys import scoring_keys
+from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.storage.lake import LakeStorage, pinned
 from support import Lake
 

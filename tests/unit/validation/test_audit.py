@@ -96,9 +96,13 @@ class Scored:
 
     def rewritten(self, line: Line, table: pa.Table) -> Line:
         """The line as if this table had been written, its receipt agreeing in every figure."""
-        metrics = sink.read_metrics(pq.read_metadata(self.path(line)).metadata, {})
+        metrics = sink.read_metrics(
+            self.storage, self.revision, line["data"]["name"], pq.read_metadata(self.path(line)).metadata
+        )
         name = sink.part_name("data", line["shard"], 1)
-        part = sink.write_data(self.storage, self.revision, name, table, line["shard"], metrics)
+        part = sink.write_data(
+            self.storage, self.revision, name, table, line["shard"], metrics, states_beside=self.job.states_beside
+        )
         return {**line, "data": asdict(part)}
 
 
@@ -321,7 +325,7 @@ def test_what_lies_beside_a_part_is_what_the_part_says_of_it(tmp_path: Path) -> 
     first, second, third = scored.lines
     assert scored.audit(*scored.lines).damaged == {}
     folder = Path(scored.revision)
-    profile = sink.beside_name(first["data"]["name"], "profile")
+    profile = sink.states_name(first["data"]["name"])
     whole = (folder / profile).read_bytes()
     for damaged, said in (
         (whole[:-1], f"bytes of {profile}: found {len(whole) - 1}, the receipt says {len(whole)}"),
@@ -333,8 +337,8 @@ def test_what_lies_beside_a_part_is_what_the_part_says_of_it(tmp_path: Path) -> 
     audited = scored.audit(first, second, third)
     assert list(audited.damaged) == [first["shard"]]
     assert profile in audited.damaged[first["shard"]]
-    scored.job = scored.job.model_copy(update={"label": "id"})
-    said = f"states of {second['data']['name']}: found ['profile'], the receipt says ['profile', 'slices']"
+    scored.job = scored.job.model_copy(update={"profile": None})
+    said = f"whether states lie beside {second['data']['name']}: found True, the receipt says False"
     assert finding(scored.audit(second)) == said
 
 

@@ -7,9 +7,8 @@ from pathlib import Path
 import pytest
 
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, Judgement, evaluate
 from nightjar.inference.validation.gates.rules import gates_of
-from nightjar.inference.validation.judging import Judgement
 
 CONTENT = {
     "name": "calls",

@@ -12,9 +12,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.validation.contradictions import check_label_and_gates
 from nightjar.inference.validation.gates import Baseline, Evidence, Found
-from nightjar.inference.validation.gates.rules import column_gates_of, gates_of
+from nightjar.inference.validation.gates.rules import check_label_and_gates, column_gates_of, gates_of
 
 SCHEMA = pa.schema(
     [

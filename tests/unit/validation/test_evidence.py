@@ -29,12 +29,10 @@ from nightjar.inference.validation.evidence import (
     baselines,
     found,
     judge_input,
-    last_night,
     night_before,
     run_manifest,
 )
-from nightjar.inference.validation.gates import Found, GateResult, LastNight
-from nightjar.inference.validation.judging import NightEvidence
+from nightjar.inference.validation.gates import Found, GateResult, NightEvidence
 from nightjar.inference.validation.manifest import manifest_of
 from outputs import FIRST_MANIFEST
 from support import Lake
@@ -80,8 +78,10 @@ def job_of(output: Path, *checks: dict[str, Any]) -> Job:
     return Job.model_validate(content)
 
 
-def last(output: Path, date: str) -> LastNight | None:
-    return last_night(LakeStorage(), str(output), date)
+def last(output: Path, date: str) -> tuple[str, str, int] | None:
+    job = job_of(output)
+    found = night_before(LakeStorage(), job, date)
+    return (found.run_id, found.date, found.rows_in) if found else None
 
 
 def test_the_last_night_is_the_published_one_of_the_latest_earlier_date(tmp_path: Path) -> None:
@@ -89,27 +89,27 @@ def test_the_last_night_is_the_published_one_of_the_latest_earlier_date(tmp_path
     for date, rows in (("2026-11-17", 17), ("2026-11-20", 20), ("2026-11-18", 18), ("2026-11-19", 19)):
         night(tmp_path, date, rows)
     assert last(tmp_path, "2026-11-17") is None
-    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-18", "2026-11-18", 18)
-    assert last(tmp_path, "2026-12-24") == LastNight("2026-11-20", "2026-11-20", 20)
+    assert last(tmp_path, "2026-11-19") == ("2026-11-18", "2026-11-18", 18)
+    assert last(tmp_path, "2026-12-24") == ("2026-11-20", "2026-11-20", 20)
 
 
 def test_of_several_runs_of_one_date_the_one_named_by_it_is_the_night(tmp_path: Path) -> None:
     night(tmp_path, "2026-11-18", 18)
     night(tmp_path, "trial", 3, date="2026-11-18")
-    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-18", "2026-11-18", 18)
+    assert last(tmp_path, "2026-11-19") == ("2026-11-18", "2026-11-18", 18)
 
 
 def test_a_night_that_readers_were_rolled_back_from_is_no_last_night(tmp_path: Path) -> None:
     night(tmp_path, "2026-11-17", 17)
     night(tmp_path, "2026-11-18", 18)
     visibility.rollback(LakeStorage(), str(tmp_path), None)
-    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-17", "2026-11-17", 17)
+    assert last(tmp_path, "2026-11-19") == ("2026-11-17", "2026-11-17", 17)
 
 
 def test_a_night_whose_files_were_removed_is_passed_over_and_one_that_was_changed_is_said(tmp_path: Path) -> None:
     night(tmp_path, "2026-11-17", 17)
     night(tmp_path, "2026-11-18", 18).unlink()
-    assert last(tmp_path, "2026-11-19") == LastNight("2026-11-17", "2026-11-17", 17)
+    assert last(tmp_path, "2026-11-19") == ("2026-11-17", "2026-11-17", 17)
     night(tmp_path, "2026-11-19", 19).write_text("{}")
     with pytest.raises(JobError, match="not the manifest that was published"):
         last(tmp_path, "2026-11-20")
@@ -121,7 +121,7 @@ def test_the_evidence_says_what_was_found(tmp_path: Path, compares: bool) -> Non
     night(tmp_path, "2026-11-18", 18)
     checks: list[dict[str, Any]] = [{"files": {"min": 1}}, {"rows": {"min": 1}}]
     job = job_of(tmp_path, *checks, *([{"rows": {"against": "last", "change": 0.5}}] if compares else []))
-    last = LastNight("2026-11-18", "2026-11-18", 18) if compares else None
+    last = night_before(LakeStorage(), job, "2026-11-19") if compares else None
 
     def said(discovery: Discovery, rows: int | None = None) -> Found:
         return found(LakeStorage(), job, "2026-11-19", discovery, rows)

@@ -21,13 +21,14 @@ from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import NO_USAGE, Usage
 from nightjar.inference.validation.gates import (
     Evidence,
     Found,
     GateResult,
-    LastNight,
+    NightEvidence,
     Offender,
     asking,
     enforce,
@@ -165,7 +166,6 @@ BIG = 2**53 + 4
         (pa.array([BIG]), BIG, BIG - 1, "9007199254740996"),
         (pa.array([2**64 - 1], pa.uint64()), 2**64 - 1, 2**64 - 2, "18446744073709551615"),
         (pa.array([Decimal(BIG)], pa.decimal128(38, 2)), BIG, BIG - 1, "9007199254740996"),
-        (pa.array([Decimal(f"{BIG}.5")]), BIG + 1, BIG, "9007199254740996.5"),
         (pa.array([Decimal("0.10")]), 0.1, 0.09999999999999999, "0.1"),
         (pa.array([BIG]), float(BIG), float(BIG - 2), "9007199254740996"),
     ],
@@ -255,8 +255,8 @@ def test_a_state_of_before_the_kinds_were_told_apart_passes_no_gate_that_any_of_
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ([], ": no row was scored. "),
-        ([None], ": every row is null. "),
+        ([], "no finite value in 0 rows"),
+        ([None], "no finite value in 1 row"),
     ],
 )
 @pytest.mark.parametrize("end", ["min", "max"])
@@ -269,7 +269,7 @@ def test_a_column_without_values_fails_min_and_max_and_says_why(values: list[Any
 @pytest.mark.parametrize(
     ("values", "holds"),
     [
-        (pa.array([1], pa.timestamp("s")), "timestamps"),
+        (pa.array([1], pa.timestamp("s")), "values that are not numbers"),
         (pa.array(["a"]), "values that are not numbers"),
         (pa.array([[1.0]]), "lists"),
     ],
@@ -277,7 +277,7 @@ def test_a_column_without_values_fails_min_and_max_and_says_why(values: list[Any
 def test_min_and_max_of_what_is_no_number_are_an_error_not_a_pass(values: pa.Array, holds: str) -> None:
     result = gate(values, min=0)
     assert not result.passed
-    assert result.sentence == f"checks[0].min compares numbers, but 'score' holds {holds}. Remove checks[0].min."
+    assert result.sentence == f"checks[0].min asks for numbers, but 'score' holds {holds}. Remove checks[0].min."
 
 
 def test_finite_is_asked_of_the_items_of_a_list_and_refused_on_text() -> None:
@@ -295,10 +295,14 @@ def test_a_column_that_nobody_measured_passes_no_check() -> None:
     assert results[2].sentence.startswith("'score' was not measured, so checks[0].nulls cannot be judged.")
 
 
-NIGHT = LastNight("2026-11-18", "2026-11-18", 50_000)
+def last_night(run_id: str, date: str, rows: int) -> NightEvidence:
+    return NightEvidence(job="j", run_id=run_id, date=date, shards=1, rows_in=rows, metrics=Figures({}))
 
 
-def input_gate(check: dict[str, Any], rows: int, files: int = 1, last: LastNight | None = None) -> GateResult:
+NIGHT = last_night("2026-11-18", "2026-11-18", 50_000)
+
+
+def input_gate(check: dict[str, Any], rows: int, files: int = 1, last: NightEvidence | None = None) -> GateResult:
     """The one gate on the input of a job with this check."""
     job = parse_job({**CONTENT, "checks": [check]}, JOB)
     (result,) = evaluate(input_gates(job), Evidence(Found(files, rows, 0, last)))
@@ -546,7 +550,7 @@ TEXT = pa.array(["a"])
             False,
             "no value",
             "0.5",
-            "'score' has no value to compare with checks[0].min = 0.5: every value is null or infinite. Mend the "
+            "'score' has no finite value in 2 rows to compare with checks[0].min = 0.5. Mend the "
             "input or the model, or remove checks[0].min.",
         ),
         (
@@ -564,7 +568,7 @@ TEXT = pa.array(["a"])
             False,
             "no value",
             "0",
-            "'score' has no value to compare with checks[0].min = 0: no value is finite. Mend the input or the model, "
+            "'score' has no finite value in 1 row to compare with checks[0].min = 0. Mend the input or the model, "
             "or remove checks[0].min.",
         ),
         (
@@ -573,16 +577,8 @@ TEXT = pa.array(["a"])
             False,
             "no value",
             "0",
-            "'score' has no value to compare with checks[0].min = 0: every row is null. Mend the input or the model, "
+            "'score' has no finite value in 3 rows to compare with checks[0].min = 0. Mend the input or the model, "
             "or remove checks[0].min.",
-        ),
-        (
-            {"max": 0},
-            DAY,
-            False,
-            "1970-01-02",
-            "0",
-            "checks[0].max compares numbers, but 'score' holds dates. Remove checks[0].max.",
         ),
         (
             {"max": 0},
@@ -590,7 +586,7 @@ TEXT = pa.array(["a"])
             False,
             "values that are not numbers",
             "0",
-            "checks[0].max compares numbers, but 'score' holds values that are not numbers. Remove checks[0].max.",
+            "checks[0].max asks for numbers, but 'score' holds values that are not numbers. Remove checks[0].max.",
         ),
         (
             {"nulls": 0.5},
@@ -616,14 +612,6 @@ TEXT = pa.array(["a"])
             "1 of 2 rows",
             "1 rows (0.5)",
             "'score' is null in 1 row; checks[0].nulls = 0.5 holds.",
-        ),
-        (
-            {"finite": True},
-            DAY,
-            True,
-            "0 not finite",
-            "0",
-            "Every value of 'score' is finite; checks[0].finite holds.",
         ),
         (
             {"finite": True},
@@ -656,7 +644,7 @@ def test_what_each_gate_on_a_column_says(
     judged = evaluate(
         gates_of(job_of(**check)), Evidence(INPUT, metrics=Metrics({"score": state}), offenders=offenders)
     )[-1]
-    where = () if passed else WHERE
+    where = () if passed or "asks for numbers" in sentence else WHERE
     assert judged == GateResult(f"score.{asked}", passed, observed, limit, sentence, where)
     without = evaluate(gates_of(job_of(**check)), Evidence(INPUT, metrics=Metrics({"score": state})))[-1]
     assert without.where == ()
@@ -664,13 +652,13 @@ def test_what_each_gate_on_a_column_says(
 
 def test_different_types_in_different_files_are_no_numbers() -> None:
     state = ColumnState()
-    for values in (DAY, TEXT):
+    for values in (pa.array([1]), TEXT):
         state.update(pa.chunked_array([values]))
-    for asked, value, does in (("min", 1, "compares"), ("finite", True, "asks for")):
+    for asked, value in (("min", 1), ("finite", True)):
         found = verdict(job_of(**{asked: value}), Evidence(INPUT, metrics=Metrics({"score": state})), f"score.{asked}")
         assert found[:2] == (False, "different types in different files")
         assert found[3] == (
-            f"checks[0].{asked} {does} numbers, but 'score' holds different types in different files. "
+            f"checks[0].{asked} asks for numbers, but 'score' holds different types in different files. "
             f"Remove checks[0].{asked}."
         )
 
@@ -687,7 +675,7 @@ def test_a_column_that_was_not_measured_says_what_its_limit_is() -> None:
 
 
 CHANGE = {"rows": {"against": "last", "change": 0.3}}
-BEFORE = LastNight("trial", "2026-11-18", 4000)
+BEFORE = last_night("trial", "2026-11-18", 4000)
 AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
 
 
@@ -754,7 +742,7 @@ AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
         ),
         (
             CHANGE,
-            Found(1, 2000, last=LastNight("trial", "2026-11-18", 0)),
+            Found(1, 2000, last=last_night("trial", "2026-11-18", 0)),
             "rows.last",
             False,
             "2,000 rows",
@@ -766,7 +754,7 @@ AFTER = "after the 4,000 rows of 2026-11-18 (trial), the last published night"
         ),
         (
             CHANGE,
-            Found(1, 0, last=LastNight("trial", "2026-11-18", 0)),
+            Found(1, 0, last=last_night("trial", "2026-11-18", 0)),
             "rows.last",
             True,
             "0 rows",

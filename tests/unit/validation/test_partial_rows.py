@@ -51,7 +51,9 @@ class Night:
     def with_data(self, table: pa.Table, **receipt: int) -> Line:
         """The line as if this table had been written, and its receipt said so."""
         path = Path(self.revision) / self.line["data"]["name"]
-        metrics = sink.read_metrics(pq.read_metadata(path).metadata, {})
+        metrics = sink.read_metrics(
+            self.storage, self.revision, self.line["data"]["name"], pq.read_metadata(path).metadata
+        )
         name = sink.part_name("data", self.line["shard"], 1)
         part = sink.write_data(self.storage, self.revision, name, table, self.line["shard"], metrics)
         return {**self.line, "data": as_line(part), **receipt}

@@ -307,52 +307,13 @@ def of_id(divisor: int) -> Callable[..., Any]:
 
 
 def test_different_keys_with_one_hash_are_not_the_same(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All rows with the hash are read then, of each block; and what is counted by hashes is not said."""
+    """What is counted by hashes is not said then."""
     monkeypatch.setattr(unique, "hashes", of_id(2))
     night.block([0, 2], [4])
     night.block([1, 6])
     night.block([8])
     assert night.repeated()[KEY] == Repeated(0, ())
-    assert night.shards_read() == [["s0", "s1", "s2"], ["s0", "s1", "s2"]]
-
-
-def test_a_key_that_is_there_twice_is_found_behind_others_with_its_hash(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first two blocks with the hash do not have the key twice; later ones do."""
-    monkeypatch.setattr(unique, "hashes", of_id(10))
-    night.block([1])
-    night.block([2, 25])
-    night.block([3])
-    night.block([3])
-    assert night.repeated()[KEY] == Repeated(3, (twice(3, 3, 30, 20),))
-    assert night.shards_read() == [["s0", "s1"], ["s0", "s1", "s2", "s3"]]
-
-
-def test_more_repeated_hashes_than_are_noted_at_a_time_are_all_looked_at(
-    night: Night, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The only duplicate is behind the hashes that are noted first."""
-    monkeypatch.setattr(unique, "_CANDIDATES", 3)
-    monkeypatch.setattr(unique, "hashes", of_id(2))
-    night.block(range(20), [*range(20, 40), 38])
-    assert night.repeated()[KEY] == Repeated(21, (twice(38, 1, 30, 28),))
-    wanted = [given[0][0] for given in night.searches()]
-    three_each = [[each for each in range(low, low + 3) if each < 20] for low in range(0, 20, 3)]
-    # Where the first two blocks do not have a key twice all are read, and here those are all.
-    assert wanted == [each for three in three_each for each in (three, three)][: len(wanted)]
-    assert len(wanted) == 2 * len(three_each) - 1
-
-
-def test_hashes_are_looked_for_eight_at_a_time(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their rows are read together, until enough keys are found."""
-    monkeypatch.setattr(unique, "hashes", of_id(2))
-    night.block(range(40))
-    night.block([38, 16, 39, 18, 20])
-    found = night.repeated()[KEY]
-    assert found.where == (twice(16, 1, 11, 16), twice(18, 1, 13, 18), twice(20, 1, 14, 20))
-    wanted = [given[0][0] for given in night.searches()]
-    assert wanted == [list(range(8)), list(range(8)), list(range(8, 16))]
+    assert night.shards_read() == [["s0", "s1", "s2"]]
 
 
 def test_no_more_hashes_are_looked_for_once_enough_keys_are_found(
