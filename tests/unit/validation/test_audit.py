@@ -337,7 +337,7 @@ def test_what_lies_beside_a_part_is_what_the_part_says_of_it(tmp_path: Path) -> 
     audited = scored.audit(first, second, third)
     assert list(audited.damaged) == [first["shard"]]
     assert profile in audited.damaged[first["shard"]]
-    scored.job = scored.job.model_copy(update={"profile": None})
+    scored.job = scored.job.model_copy(update={"profile": type(scored.job.profile)()})
     said = f"whether states lie beside {second['data']['name']}: found True, the receipt says False"
     assert finding(scored.audit(second)) == said
 
