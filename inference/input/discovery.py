@@ -25,9 +25,8 @@ from nightjar.inference.errors import (
     SourceFailed,
 )
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.partitions import values_of
-from nightjar.inference.input.schemas import UsualSchema
-from nightjar.inference.input.sources.normalisation import holds_empty
+from nightjar.inference.input.listing import values_of
+from nightjar.inference.input.schemas import UsualSchema, holds_empty
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, import_again, source_of
 from nightjar.inference.job.model import Job

@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import FoldersInvalid, JobError
-from nightjar.inference.input.partitions import folders as folders_in
+from nightjar.inference.input.listing import folders as folders_in
 from nightjar.inference.input.sources.rows import selected, taken
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import nearest

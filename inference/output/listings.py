@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from nightjar.inference.input.partitions import folders
+from nightjar.inference.input.listing import folders
 from nightjar.inference.job.outputtypes import arrow_type
 from nightjar.inference.jsonform import SELDOM, to_json
 from nightjar.inference.output.nights import Files

@@ -15,7 +15,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import SchemaMismatch
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.schemas import value_type
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
 
 _NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
@@ -54,7 +54,7 @@ class Header:
             if field.name not in self.names:
                 known = ", ".join(map(repr, self.names[:20])) + (" …" if len(self.names) > 20 else "")
                 raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: {self.names_from} has {known}")
-            kind = normalisation.value_type(field.type)
+            kind = value_type(field.type)
             if is_.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
                 raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {expected_type(field)}")
 
@@ -109,7 +109,7 @@ def read_quickly(block: bytes, header: Header, schema: pa.Schema) -> pa.Table:
 
 
 def plain_types(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([(each.name, normalisation.value_type(each.type)) for each in schema])
+    return pa.schema([(each.name, value_type(each.type)) for each in schema])
 
 
 def _may_hold_codes(block: bytes, delimiter: bytes) -> bool:

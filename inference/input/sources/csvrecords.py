@@ -17,7 +17,7 @@ import pyarrow.csv as pv
 from numpy.typing import NDArray
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.schemas import value_type
 from nightjar.inference.input.sources.csvparsing import Header, inferred, read_columns, read_quickly, typed
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, is_declared
 from nightjar.inference.input.sources.lines import in_parts, not_utf8
@@ -141,7 +141,7 @@ class Block:
             lost.add(row, fault, self._record(row))
         bad, columns = {*faults}, []
         for field in schema:
-            kind, text = normalisation.value_type(field.type), texts[field.name].combine_chunks()
+            kind, text = value_type(field.type), texts[field.name].combine_chunks()
             parts = []
             parse = partial(typed, kind=kind, decimal=self._header.decimal, exact=not is_declared(field))
             for low, _, part in in_parts(text, parse):

@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
+from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
-from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import bound, needing
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.input.sources.normalisation import normalised, value_type
+from nightjar.inference.input.schemas import normalised, value_type
 from nightjar.inference.input.sources.protocol import bound, needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.json as pj
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
-from nightjar.inference.input.schemas import usual_type
-from nightjar.inference.input.sources import lines, normalisation, packing
+from nightjar.inference.input.schemas import usual_type, wider
+from nightjar.inference.input.sources import lines, packing
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8
 from nightjar.inference.input.sources.packing import Reading
@@ -65,7 +65,7 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     for count, schema in found:
         for column in schema:
             counts[column.name][column.type] += count
-    kinds = {name: usual_type(counted, share=None) for name, counted in counts.items()}
+    kinds = {name: usual_type(counted, wider) for name, counted in counts.items()}
     if large:
         objects = [each for each in map(_object, records) if each]
         kinds |= {name: _exact(kinds[name], [each.get(name) for each in objects]) for name in large}
@@ -221,7 +221,7 @@ class JsonLines(lines.TextSource):
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        schema = normalisation.with_nulls_except(schema, set())
+        schema = pa.schema([field.with_nullable(True) for field in schema])
         for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 

@@ -22,8 +22,8 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
+from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, bound, needing
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import whole as number

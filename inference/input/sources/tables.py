@@ -22,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
+from nightjar.inference.errors import InputChanged, InputCorrupt, Missing
 from nightjar.inference.input.listing import there
-from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
-from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
+from nightjar.inference.input.sources.fitting import check_columns, fitted
 from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.job.outputtypes import type_name
+from nightjar.inference.input.sources.rows import constant
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, of_table, snapshot_of
@@ -217,7 +216,7 @@ class TableSource(SnapshotSource[TableFile]):
         table = _rows(storage, piece, pa.schema([own.field(name) for name in wanted]), positions)
         found = self.as_named(snapshot, names, table) if names else table
         columns = {
-            name: _cast(piece.uri, name, found[name], snapshot.schema.field(name).type)
+            name: fitted(piece.uri, found[name], snapshot.schema.field(name), "the table has")
             if name in names
             else constant(file.values[name], table.num_rows)
             for name in schema.names
@@ -259,13 +258,3 @@ def _rows(storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDAr
         return table
     wanted = positions - first
     return table.take(pa.array(wanted[wanted < table.num_rows], pa.int64()))
-
-
-def _cast(uri: str, name: str, column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
-    """Cast a file's column to the table's type, which may be wider."""
-    try:
-        return cast_exactly(column, kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(
-            f"{uri}: column {name!r} is {type_name(column.type)}, in the table it is {type_name(kind)}: {error}"
-        ) from error

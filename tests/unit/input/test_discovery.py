@@ -519,9 +519,9 @@ def test_files_that_lack_values_in_different_columns_have_the_same_columns(full:
     assert (schema.names, set(schema.types)) == (names, {INT})
 
 
-def test_a_column_that_no_file_declares_without_nulls_may_hold_them_where_others_have_no_value() -> None:
+def test_what_a_writer_said_of_a_file_stays_where_others_have_no_value() -> None:
     found = UsualSchema()
-    found.add(pa.schema([pa.field("x", INT, nullable=False)], {"by": "a writer"}))
+    found.add(pa.schema([pa.field("x", INT)], {"by": "a writer"}))
     found.add(pa.schema([pa.field("x", NULL)]))
     schema = found.schema()
     assert schema is not None
