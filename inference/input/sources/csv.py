@@ -17,8 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines, packing
-from nightjar.inference.input.sources.csvparsing import Header, header_names
-from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Records, start_after
+from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Header, Records, header_names, start_after
 from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
