@@ -19,10 +19,9 @@ import pyarrow.json as pj
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import usual_type, wider
-from nightjar.inference.input.sources import lines, packing
+from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8
-from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
 from nightjar.inference.job.outputtypes import type_name
 from nightjar.inference.messages import clip
@@ -207,7 +206,7 @@ class JsonLines(lines.TextSource):
     """
 
     name = "JSON lines"
-    suffixes = packing.suffixes(".jsonl", ".ndjson")
+    suffixes = lines.suffixes(".jsonl", ".ndjson")
     unseen = pa.null()
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
@@ -215,7 +214,7 @@ class JsonLines(lines.TextSource):
         with self.opened(storage, uri) as file:
             return inferred(uri, b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES)))
 
-    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def units(self, file: lines.Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return lines.counted_units(file, size, records_in)
 
     def tables(

@@ -15,7 +15,6 @@ import pyarrow.compute as pc
 
 from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
@@ -44,7 +43,7 @@ class Text(lines.TextSource):
         found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
         return _SCHEMA, found.table.num_rows
 
-    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def units(self, file: lines.Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
 
     def tables(

@@ -27,7 +27,7 @@ from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.csv import SOURCE, Csv
 from nightjar.inference.input.sources.csvrecords import Records
 from nightjar.inference.input.sources.fitting import mark_declared
-from nightjar.inference.input.sources.packing import opened
+from nightjar.inference.input.sources.lines import opened
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.lake import LakeStorage
