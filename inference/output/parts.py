@@ -42,8 +42,8 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import exports
 from nightjar.inference.output.hive import Division, divide
 from nightjar.inference.records import Part, RowFailure
-from nightjar.inference.storage.objectfile import PART
 from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.retrying import PART
 
 T = TypeVar("T")
 

@@ -26,14 +26,8 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import ANYBODY, Entry, Names
-from nightjar.inference.storage.retrying import (
-    OnRetry,
-    RetryPolicy,
-    current_on_retry,
-    settling,
-)
+from nightjar.inference.storage.retrying import PART, ObjectFile, OnRetry, RetryPolicy, current_on_retry, settling
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta

@@ -21,9 +21,8 @@ from nightjar.inference.errors import Denied, Missing, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.locations import Reach, host_of, signed
-from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import Entry, ReadOnly
-from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
+from nightjar.inference.storage.retrying import PART, ObjectFile, RetryPolicy, current_on_retry
 
 T = TypeVar("T")
 
