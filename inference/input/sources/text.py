@@ -7,11 +7,11 @@ unit.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import check_columns
@@ -60,22 +60,11 @@ SOURCE = Text()
 
 def _parsed(where: str, line: int, block: bytes, lost: Unreadable) -> pa.Table:
     """A block's lines, without their ends. where, line: of the first. lost: gets lines that are not UTF-8."""
-    if not block:
-        return _SCHEMA.empty_table()
-    text = block.removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        *whole, last = text.split(b"\n")
-        texts = [*(each + b"\n" for each in whole), last + b"\n" * block.endswith(b"\n")]
-        found = [_line(f"{where}: line {line + row}", row, each, lost) for row, each in enumerate(texts)]
-        return pa.table([pa.array(found, pa.string())], schema=_SCHEMA)
-    return pa.table([pc.split_pattern(pa.array([text], pa.string()), "\n").values], schema=_SCHEMA)
-
-
-def _line(at: str, row: int, text: bytes, lost: Unreadable) -> str | None:
-    try:
-        return text.decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        lost.add(row, lines.not_utf8(at, error, encodings=True), text)
-        return None
+    texts = list[str | None]()
+    for row, raw in enumerate(io.BytesIO(block)):
+        try:
+            texts.append(raw.decode().removesuffix("\n").removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            lost.add(row, lines.not_utf8(f"{where}: line {line + row}", error, encodings=True), raw)
+            texts.append(None)
+    return pa.table([pa.array(texts, pa.string())], schema=_SCHEMA)
