@@ -62,7 +62,7 @@ class Csv(lines.TextSource):
         delimiter = options.get("delimiter")
         if delimiter == '"' or delimiter == options.get("decimal", self.decimal):
             raise JobError(f"input.options.delimiter: {delimiter!r} cannot separate fields; it is part of values")
-        return super().chosen({**options, "names": tuple(options.get("names", ()))})
+        return super().chosen(options)
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""

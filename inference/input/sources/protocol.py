@@ -118,7 +118,7 @@ class Source(ABC):
         Raises:
             JobError: A value cannot be. Names the key.
         """
-        given: dict[str, Any] = dict(options)
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         return replace(cast(Any, self), **given) if given else self
 
     def at(self, uri: str) -> Self:
