@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 
-from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.errors import JobError, NightjarError, StorageError
 from nightjar.inference.input import listing
 from nightjar.inference.input.lists import check_within, own_places, with_list
 from nightjar.inference.input.sources.protocol import Source
@@ -19,7 +20,7 @@ from nightjar.inference.input.sources.reading import format_of, source_named, so
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.messages import counted, listed
+from nightjar.inference.messages import listed
 from nightjar.inference.storage.locations import Reach
 from nightjar.inference.storage.protocol import Entry, Storage, is_local
 
@@ -35,41 +36,37 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         `input.uri`, or `input.list` and the line.
     """
     job = with_list(storage, job)
-    tally, found = Tally(), 0
-    for entry in matching_files(storage, job, tally):
-        found += 1
-        yield entry
-    wanted = source_of(job, job.input.uri) if job.input.format and not found else None
+    taken = Counter[str]()
+    yield from matching_files(storage, job, taken)
+    wanted = source_of(job, job.input.uri) if job.input.format and not taken else None
     if wanted and wanted.mark:
         raise JobError(f"input.uri: there is no {wanted.name} table at {job.input.uri}, or one without files")
-    if found or job.input.lines:
+    if taken or job.input.lines:
         for at, uri in enumerate(job.input.uris):
-            if not tally.taken[uri]:
-                raise JobError(_nothing_at(uri, at, job.input, tally.others([uri])))
-    if not found:
-        there = tally.others(job.input.uris)
+            if not taken[uri]:
+                raise JobError(_nothing_at(uri, at, job.input, _others(storage, uri)))
+    if not taken:
+        there = next(filter(None, (_others(storage, uri) for uri in job.input.uris)), "")
         if there and not job.input.format:
             there += f"; input.format says what they hold: {listed(SOURCES, 'or')}"
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
-class Tally:
-    """Counts of files by place. taken: those that are input. left: the others. example: the name of one of these."""
+def _others(storage: Storage, uri: str) -> str:
+    """Names a file at a place without input; empty if there is none."""
+    with suppress(StorageError):  # only the user's own source knows what lies there
+        if other := next(listing.matching(storage, uri), None):
+            return f", only other files, as {other.uri.rpartition('/')[2]}"
+    return ""
 
-    def __init__(self) -> None:
-        self.taken, self.left, self.example = Counter[str](), Counter[str](), dict[str, str]()
 
-    def leave(self, place: str, entry: Entry) -> None:
-        """Count a file that is no input."""
-        self.left[place] += 1
-        self.example.setdefault(place, entry.uri.rpartition("/")[2])
-
-    def others(self, places: Iterable[str]) -> str:
-        """Names the files at places without input; empty if there are none."""
-        found = [place for place in places if self.left[place]]
-        count = sum(self.left[place] for place in found)
-        return f", only {counted(count, 'other file')}, as {self.example[found[0]]}" if found else ""
+def _vacant(uri: str) -> str:
+    """Whether a place on this machine does not exist, or is an empty folder. Buckets have no folders."""
+    place = Path(listing.input_folder(uri))
+    if is_local(uri) and not place.exists():
+        return f": {place} does not exist"
+    return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""
 
 
 def _nothing_at(uri: str, at: int, given: Input, there: str) -> str:
@@ -80,8 +77,8 @@ def _nothing_at(uri: str, at: int, given: Input, there: str) -> str:
     return f"input.uri: {files}, one of {len(given.uris)} inputs{there}; take it out, or mend it"
 
 
-def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> Iterator[Entry]:
-    """The input's files, sorted by uri, each once; possibly none. tally: counts what lies at each place.
+def matching_files(storage: Storage, job: Job, taken: Counter[str] | None = None) -> Iterator[Entry]:
+    """The input's files, sorted by uri, each once; possibly none. taken: counts those of each place.
 
     With `input.format` these are all files except those whose names tell another known format. Without it, these are
     the files whose names tell a format, and files of a format that stands back are left out beside files of another
@@ -90,11 +87,18 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
     Raises:
         JobError: The files are of several formats, a name is not text, or the list of inputs is wrong. Names the key.
     """
-    job, tally = with_list(storage, job), tally or Tally()
+    job, taken = with_list(storage, job), Counter[str]() if taken is None else taken
+    if job.input.list_ and not job.input.lines:
+        raise JobError(f"input.list: there is no list {job.input.list_}")
     wanted = job.input.format
     # The user's own source, and a database that the job names, say themselves where rows are.
     limited = wanted is None or (wanted in SOURCES and wanted != "sql")
-    each_once = partial(_each_once, tally, job.input, Reach(own_places(job.input)) if limited else None)
+    each_once = partial(
+        _each_once,
+        Counter[str]() if taken is None else taken,
+        job.input,
+        Reach(own_places(job.input)) if limited else None,
+    )
     if wanted is not None:
         source = source_of(job, job.input.uri)
         if source.mark and (job.input.others or job.input.list_):
@@ -107,7 +111,6 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
         _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), by_name.is_input
     )
     if by_name.first is None and by_name.stood_back:
-        tally.left.clear()
         by_name.all = True
         yield from each_once(_merged(job, partial(listing.matching, storage)), by_name.is_input)
 
@@ -135,7 +138,7 @@ class _NamedFormat:
 
 
 def _each_once(
-    tally: Tally,
+    taken: Counter[str],
     given: Input,
     reach: Reach | None,
     found: Iterator[tuple[str, Entry]],
@@ -145,11 +148,10 @@ def _each_once(
     last = ""
     for place, entry in found:
         if not is_input(place, entry):
-            tally.leave(place, entry)
             continue
         if reach:
             check_within(reach, given, entry.uri, given.key)
-        tally.taken[place] += 1
+        taken[place] += 1
         if entry.uri != last:
             yield entry
         last = entry.uri
@@ -238,11 +240,3 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
         f"input.uri: {job.input.shown} holds files of several formats: {' and '.join(told)}. Set input.format to "
         f"{formats}; files of the other format are then left out"
     )
-
-
-def _vacant(uri: str) -> str:
-    """Whether a place on this machine does not exist, or is an empty folder. Buckets have no folders."""
-    place = Path(listing.input_folder(uri))
-    if is_local(uri) and not place.exists():
-        return f": {place} does not exist"
-    return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""

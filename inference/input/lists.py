@@ -9,7 +9,7 @@ import json
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.input.listing import input_folder, there
+from nightjar.inference.input.listing import input_folder
 from nightjar.inference.input.sources import lines
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.locations import absolute, check_place, is_database, unescaped
@@ -19,12 +19,13 @@ from nightjar.inference.storage.protocol import Storage, is_local, is_web
 
 
 def with_list(storage: Storage, job: Job) -> Job:
-    """The job with the inputs of its list, each once; the job itself if it has no list, or if it was read already.
+    """The job with the inputs of its list, each once; the job itself if it has no list, if the list was read already,
+    or if it is not there: a run may wait for it.
 
     Relative paths are looked up beside the job file, as those in it are.
 
     Raises:
-        JobError: There is no list, or nothing is listed, or a line is no place, or a place that the job does not allow.
+        JobError: Nothing is listed, or a line is no place, or a place that the job does not allow.
             Names `input.list` and the line.
         StorageError: The list cannot be read.
     """
@@ -33,8 +34,8 @@ def with_list(storage: Storage, job: Job) -> Job:
         return job
     try:
         content = storage.read(uri)
-    except Missing as error:
-        raise JobError(f"input.list: there is no list {uri}") from error
+    except Missing:
+        return job
     found, reach = named_in(uri, content, Path(job.folder)), Reach(own_places(job.input))
     for place, number in found.items():
         check_within(reach, job.input, input_folder(place), f"input.list: {uri}, line {number}")
@@ -94,12 +95,3 @@ def _place(line: bytes, where: str, folder: Path) -> str:
     place = absolute(text.replace("{", "{{").replace("}", "}}"), folder, pattern=True)
     check_place(place, where, web=True)
     return unescaped(place)
-
-
-def with_list_if_there(storage: Storage, job: Job) -> Job:
-    """The same, but the job itself while its list is not there: a run may wait for it.
-
-    Raises:
-        JobError, StorageError: As `with_list`.
-    """
-    return job if job.input.list_ and there(storage, job.input.list_) is None else with_list(storage, job)

@@ -173,7 +173,7 @@ def test_a_file_that_is_named_is_taken_whatever_its_name(tmp_path: Path, found: 
 
 def test_files_without_the_suffix_are_taken_when_the_job_says_they_are_parquet(tmp_path: Path, found: Found) -> None:
     write(tmp_path / "in" / "part-0")
-    with pytest.raises(JobError, match=r"only 1 other file, as .*; input\.format says what they hold: parquet, "):
+    with pytest.raises(JobError, match=r"only other files, as .*; input\.format says what they hold: parquet, "):
         found("in/")
     assert found("in/", format="parquet") == ["in/part-0"]
 
@@ -294,11 +294,11 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
         ({"_SUCCESS": b"", ".a.parquet": b"x"}, r"^input\.uri: no input files at .*/in/$"),
         (
             {"_SUCCESS": b"", "a.orc": b"x"},
-            r"^input\.uri: no input files at .*/in/, only 1 other file, as a\.orc; input",
+            r"^input\.uri: no input files at .*/in/, only other files, as a\.orc; input",
         ),
         (
             {"a.orc": b"x", "b.ORC": b"x", "LICENSE": b"x"},
-            r"^input\.uri: no input files at .*/in/, only 3 other files, as LICENSE; input\.format says",
+            r"^input\.uri: no input files at .*/in/, only other files, as LICENSE; input\.format says",
         ),
         ({"a.parquet": None}, r"^input\.uri: no rows in 1 file at .*/in/$"),
         ({"a.parquet": None, "b.parquet": None}, r"^input\.uri: no rows in 2 files at .*/in/$"),
@@ -323,10 +323,10 @@ def test_nothing_to_score_is_said_before_anything_starts(
 @pytest.mark.parametrize(
     ("keys", "said"),
     [
-        ({}, r"no input files at .*/b/, one of 3 inputs, only 1 other file, as b\.json; take it out, or mend it$"),
+        ({}, r"no input files at .*/b/, one of 3 inputs, only other files, as b\.json; take it out, or mend it$"),
         (
             {"format": "csv"},
-            r"no input files at .*/c/, one of 3 inputs, only 2 other files, as c\.pq; take it out, or mend it$",
+            r"no input files at .*/c/, one of 3 inputs, only other files, as c\.pq; take it out, or mend it$",
         ),
     ],
 )

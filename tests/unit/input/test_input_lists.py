@@ -98,7 +98,7 @@ def test_the_lists_own_name_may_have_a_date(tmp_path: Path) -> None:
         ("# x\na.parquet\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
         (
             "a.parquet\nnames.*",
-            r"line 2: no input files at .*/names\.\*, only 1 other file, as names\.txt; take the line out",
+            r"line 2: no input files at .*/names\.\*, only other files, as names\.txt; take the line out",
         ),
         ("# x\n\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
     ],
