@@ -290,7 +290,7 @@ def blocks(
 
 T = TypeVar("T")
 
-LineError: TypeAlias = "pa.ArrowInvalid | UnicodeDecodeError"
+LineError: TypeAlias = "pa.ArrowInvalid | pa.ArrowTypeError | UnicodeDecodeError"
 """What parsing a line raises."""
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -308,7 +308,7 @@ def in_parts(items: Sequence[Any], parse: Callable[[Any], T]) -> Iterator[tuple[
         found: T | LineError
         try:
             found = parse(items[low:high])
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeDecodeError) as error:
             if high - low > 1:
                 middle = (low + high) // 2
                 todo += (middle, high), (low, middle)
