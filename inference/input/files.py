@@ -1,8 +1,9 @@
-"""Finds tonight's input files: those that the uri names, all of one format."""
+"""Finds tonight's input files: those that the uris, or the lines of a list, name, all of one format."""
 
 from __future__ import annotations
 
 import heapq
+import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,17 +13,21 @@ from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 
-from nightjar.inference.errors import JobError, NightjarError, StorageError
+import pyarrow as pa
+
+from nightjar.inference.errors import InputChanged, JobError, Missing, NightjarError, SchemaMismatch, StorageError
 from nightjar.inference.input import listing
-from nightjar.inference.input.lists import check_within, own_places, with_list
+from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.protocol import Source
 from nightjar.inference.input.sources.reading import format_of, source_named, source_of
 from nightjar.inference.job.input import Input
+from nightjar.inference.job.locations import absolute, check_place, is_database, unescaped
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.messages import listed
-from nightjar.inference.storage.locations import Reach
-from nightjar.inference.storage.protocol import Entry, Storage, is_local
+from nightjar.inference.job.where import on_some
+from nightjar.inference.messages import counted, listed
+from nightjar.inference.storage.locations import Reach, host_of
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, is_web
 
 _FEW, _LISTERS = 4, 32
 """Fewer places than these are listed one after the other; of more, so many are asked at the same time."""
@@ -51,6 +56,50 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
             there += f"; input.format says what they hold: {listed(SOURCES, 'or')}"
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
+
+
+class PossibleFiles:
+    """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
+    says of each: these are not even opened.
+
+    Raises:
+        JobError: The condition does not fit the types of these columns. Names `input.where`.
+    """
+
+    def __init__(self, storage: Storage, job: Job) -> None:
+        self.left_out = 0
+        """The number of files left out so far."""
+        self._storage, self._job = storage, job
+        self._kinds = job.input.partition_types()
+        self._on = cache(partial(on_some, job.input.where or ""))
+
+    def __iter__(self) -> Iterator[Entry]:
+        for entry in input_files(self._storage, self._job):
+            if not self._job.input.where or self._may_match(entry):
+                yield entry
+            else:
+                self.left_out += 1
+
+    def error(self) -> JobError | None:
+        """The error for an input of which no file is left."""
+        if not self.left_out:
+            return None
+        return JobError(
+            f"input.where: none of {counted(self.left_out, 'file')} at {self._job.input.shown} can match "
+            f"{self._job.input.where!r}, by what {'their paths say' if self._kinds else 'the table says of them'}"
+        )
+
+    def _may_match(self, entry: Entry) -> bool:
+        known = dict[str, pa.Scalar]()
+        # A wrong path, and a table that is another one now, are told when the file is described.
+        with suppress(InputChanged):
+            known |= source_of(self._job, entry.uri).known(self._storage, entry)
+        for name in known.keys() & self._job.input.declared.keys():
+            del known[name]  # which is compared in another type
+        with suppress(SchemaMismatch):
+            known |= listing.values_of(entry.uri, self._kinds)
+        condition = self._on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
+        return condition is None or not condition.excludes(known)
 
 
 def _others(storage: Storage, uri: str) -> str:
@@ -240,3 +289,86 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
         f"input.uri: {job.input.shown} holds files of several formats: {' and '.join(told)}. Set input.format to "
         f"{formats}; files of the other format are then left out"
     )
+
+
+# ---- a list of inputs, which `input.list` names: a text file with a file, a folder or a pattern on each line -
+# It is read whenever the input is looked for, so a list that was changed is input that was changed.
+
+
+def with_list(storage: Storage, job: Job) -> Job:
+    """The job with the inputs of its list, each once; the job itself if it has no list, if the list was read already,
+    or if it is not there: a run may wait for it.
+
+    Relative paths are looked up beside the job file, as those in it are.
+
+    Raises:
+        JobError: Nothing is listed, or a line is no place, or a place that the job does not allow.
+            Names `input.list` and the line.
+        StorageError: The list cannot be read.
+    """
+    uri = job.input.list_
+    if uri is None or job.input.lines:
+        return job
+    try:
+        content = storage.read(uri)
+    except Missing:
+        return job
+    found, reach = named_in(uri, content, Path(job.folder)), Reach(own_places(job.input))
+    for place, number in found.items():
+        check_within(reach, job.input, listing.input_folder(place), f"input.list: {uri}, line {number}")
+    if not found:
+        raise JobError(f"input.list: {uri} names no files: each of its lines is blank or a comment")
+    return job.model_copy(update={"input": job.input.listing(found)})
+
+
+def own_places(given: Input) -> tuple[str, ...]:
+    """The places where all input lies: the folder or the web server of the list, or the uris; and `input.within`."""
+    listed = given.list_ and (given.list_.rpartition("/")[0] or "/")
+    return (*map(host_of, [listed] if listed else map(listing.input_folder, given.uris)), *given.within)
+
+
+def check_within(reach: Reach, given: Input, uri: str, where: str) -> None:
+    """Check that a location which data names lies in one of `own_places`. where: the key, and who names it.
+
+    Raises:
+        JobError: It does not.
+    """
+    if reach.has(uri):
+        return
+    uri = uri.partition("?")[0] if is_web(uri) else uri
+    real = reach.real(uri) if is_local(uri) else uri
+    leads = f"{uri} leads to {real}, which" if real != uri else uri
+    more = "" if len(own := own_places(given)) == 1 else f" and {len(own) - 1} more"
+    raise JobError(
+        f"{where}: {leads} is not below {own[0]}{more}; if it is input, add its place to the job: "
+        f"input: {{within: [{json.dumps(host_of(real) if is_web(real) else real.rpartition('/')[0] or '/')}]}}"
+    )
+
+
+def named_in(uri: str, content: bytes, folder: Path) -> dict[str, int]:
+    """The inputs that a list names, with the number of the line that names each first. uri: of the list.
+
+    Raises:
+        JobError: A line is no place. Names `input.list` and the line.
+    """
+    found: dict[str, int] = {}
+    for number, line in enumerate(content.removeprefix(lines.BOM).splitlines(), 1):
+        if place := _place(line, f"input.list: {uri}, line {number}", folder):
+            found.setdefault(place, number)
+    return found
+
+
+def _place(line: bytes, where: str, folder: Path) -> str:
+    """What a line names; empty if it names nothing."""
+    try:
+        text = line.decode().strip()
+    except UnicodeDecodeError as error:
+        raise JobError(f"{where}: it is not UTF-8") from error
+    if not text or text.startswith("#"):
+        return ""
+    if is_database(text):
+        raise JobError(f"{where}: a database is the only input of a job; name it in input.uri")
+    # Such names are often made by programs: a brace is a brace, and no date.
+    place = absolute(text.replace("{", "{{").replace("}", "}}"), folder, pattern=True)
+    check_place(place, where, web=True)
+    return unescaped(place)

@@ -16,8 +16,8 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import Discovery, discover_first
+from nightjar.inference.input.files import with_list
 from nightjar.inference.input.listing import folders, input_folder, takes_in
-from nightjar.inference.input.lists import with_list
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN

@@ -16,7 +16,7 @@ import pyarrow as pa
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import Identity, fix, identify
-from nightjar.inference.input.lists import own_places, with_list
+from nightjar.inference.input.files import own_places, with_list
 from nightjar.inference.job.checks import BASELINE, RUN_ID
 from nightjar.inference.job.file import for_training, load_job
 from nightjar.inference.job.locations import fill, is_dated
