@@ -52,7 +52,7 @@ def without_views(kind: pa.DataType) -> pa.DataType:
         return pa.dictionary(kind.index_type, without_views(kind.value_type), kind.ordered)
     if is_.is_list_view(kind) or is_.is_large_list_view(kind):
         return kind
-    inner = _inside(kind, lambda field: field.with_type(without_views(field.type)).with_nullable(True))
+    inner = inside(kind, lambda field: field.with_type(without_views(field.type)).with_nullable(True))
     return _PLAIN.get(kind, inner)
 
 
@@ -68,10 +68,10 @@ def value_type(kind: pa.DataType) -> pa.DataType:
         return pa.list_(plain(kind.value_field))
     if is_.is_map(kind):
         return pa.map_(plain(kind.key_field).with_nullable(False), plain(kind.item_field))
-    return _LARGE.get(kind) or _inside(kind, plain)
+    return _LARGE.get(kind) or inside(kind, plain)
 
 
-def _inside(kind: pa.DataType, field: Callable[[pa.Field], pa.Field]) -> pa.DataType:
+def inside(kind: pa.DataType, field: Callable[[pa.Field], pa.Field]) -> pa.DataType:
     """The type with other fields: those of a struct, the items of a list, the keys and items of a map."""
     if is_list(kind):
         return list_of(kind, field(kind.value_field))
@@ -112,7 +112,7 @@ def decoded(kind: pa.DataType) -> pa.DataType:
     """The type with values in place of dictionaries, which stand for them by number."""
     if is_.is_dictionary(kind):
         return kind.value_type
-    return _inside(kind, lambda field: field.with_type(decoded(field.type)))
+    return inside(kind, lambda field: field.with_type(decoded(field.type)))
 
 
 def fits(found: pa.DataType, wanted: pa.DataType) -> bool:
@@ -263,9 +263,7 @@ def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | Non
 
 
 _WIDER = (
-    (pa.int64(), pa.uint64()),
     (pa.int64(), pa.float64()),
-    (pa.uint64(), pa.float64()),
     (pa.date32(), pa.timestamp("us")),
 )
 

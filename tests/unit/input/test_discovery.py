@@ -109,8 +109,6 @@ def test_text_is_input_if_there_is_nothing_else_or_the_job_says_so(tmp_path: Pat
         ({"string": 3, "int64": 1, "double": 1}, "string"),
         ({"date32": 1, "timestamp[us]": 1}, "timestamp[us]"),
         ({"date32": 1, "int64": 1}, "date32[day]"),
-        ({"uint64": 1, "int64": 5}, "uint64"),
-        ({"uint64": 5, "int64": 5, "double": 5}, "double"),
         ({"list<int64>": 1, "list<double>": 1}, "list<item: double>"),
         ({"struct<a: int64>": 5, "struct<a: double, b>": 5}, "struct<a: double, b: string>"),
         ({"struct<a: int64>": 5, "struct<b>": 5}, "struct<a: int64, b: string>"),
