@@ -24,6 +24,8 @@ from nightjar.inference.errors import AlreadyExists, Transient
 from nightjar.inference.storage.protocol import ANYBODY, Forwarding
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from nightjar.inference.storage.protocol import Entry, Storage
 
 T = TypeVar("T")
@@ -54,13 +56,13 @@ class RetryPolicy:
     backoff_s: float = 0.1
     attempts: int = sys.maxsize
 
-    def call(self, call: Callable[[], T], on_retry: OnRetry) -> T:
-        """Return what `call` returns, retrying it while it raises `Transient`.
+    def call(self, call: Callable[[], T], on_retry: OnRetry | None = None) -> T:
+        """Return what `call` returns, retrying it while it raises `Transient`. on_retry: `current_on_retry` by default.
 
         Raises:
             Transient: No try is left. The message has the last error and the number of tries.
         """
-        began, failures = time.monotonic(), 0
+        on_retry, began, failures = on_retry or current_on_retry(), time.monotonic(), 0
         while True:
             try:
                 return call()
@@ -77,12 +79,15 @@ class RetryPolicy:
         """Seconds to wait, jittered so that actors that failed together do not retry together."""
         return min(self.backoff_s * 2.0 ** min(failures - 1, 30), _LONGEST_BACKOFF_S) * random.uniform(0.5, 1.0)
 
-    def listing(self, begin: Callable[[str], Iterator[Entry]], after: str, on_retry: OnRetry) -> Iterator[Entry]:
+    def listing(
+        self, begin: Callable[[str], Iterator[Entry]], after: str, on_retry: OnRetry | None = None
+    ) -> Iterator[Entry]:
         """Yield a sorted listing that begins after `after`; after an error it continues behind the last entry yielded.
 
         The policy applies to each entry: after an entry has come, the next error counts as the first.
         """
         entries: Iterator[Entry] | None = None
+        on_retry = on_retry or current_on_retry()
 
         def following() -> Entry | None:
             nonlocal entries
@@ -210,3 +215,13 @@ class ObjectFile(io.RawIOBase):
         # One S3 connection is slower than the network. (`get_ranges` would join adjacent parts into one request.)
         with ThreadPoolExecutor(min(len(starts), 8)) as pool:
             return b"".join(pool.map(lambda low: self._fetch_part(low, min(low + PART, end)), starts))
+
+
+def opened(fetch: Callable[[int, int], bytes], size: int, policy: RetryPolicy) -> pa.NativeFile:
+    """An object as a file for Arrow. fetch: as of `ObjectFile`; each request is retried."""
+    import pyarrow as pa
+
+    on_retry = current_on_retry()  # Arrow reads in threads of its own, where the context variable is not set
+    return pa.PythonFile(
+        ObjectFile(lambda start, end: policy.call(lambda: fetch(start, end), on_retry), size), mode="r"
+    )
