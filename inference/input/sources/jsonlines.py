@@ -32,11 +32,6 @@ _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
 
 
-def records_in(block: bytes) -> int:
-    """The number of records in a block of whole lines."""
-    return sum(1 for line in block.split(b"\n") if line.strip())
-
-
 def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     """The columns of a file whose beginning this is, and the number of records in it.
 
@@ -185,11 +180,10 @@ class JsonLines(lines.TextSource):
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """If values of a column contradict each other, the type of most of them is the column's."""
-        with self.opened(storage, uri) as file:
-            return inferred(uri, b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES)))
+        return inferred(uri, self.first_lines(storage, uri))
 
-    def units(self, file: lines.Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return lines.counted_units(file, size, records_in)
+    def count(self, block: bytes) -> int:
+        return sum(1 for line in block.split(b"\n") if line.strip())
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable

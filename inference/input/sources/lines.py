@@ -173,9 +173,22 @@ class TextSource(BlockSource):
             InputCorrupt: The beginning is not of this format.
         """
 
-    @abstractmethod
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The rows and sizes of the units of a large file of `size` bytes, after reading all of it."""
+        """The rows and sizes of the units of a large file of `size` bytes, after reading all of it. Here a row is a
+        line, and a unit has the lines that begin in its bytes.
+        """
+        starts = range(0, size, UNIT_BYTES)
+        counts = (sum(map(self.count, blocks(file, low, low + UNIT_BYTES, BLOCK_BYTES))) for low in starts)
+        return tuple(counts), tuple(min(UNIT_BYTES, size - low) for low in starts)
+
+    def count(self, block: bytes) -> int:
+        """The number of rows in a block of whole lines."""
+        raise NotImplementedError
+
+    def first_lines(self, storage: Storage, uri: str) -> bytes:
+        """The lines that begin in a file's first `SAMPLE_BYTES`."""
+        with self.opened(storage, uri) as file:
+            return b"".join(blocks(file, 0, SAMPLE_BYTES, SAMPLE_BYTES))
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
@@ -220,16 +233,6 @@ class TextSource(BlockSource):
 def counted_from(uri: str, low: int) -> str:
     """For messages: a file's name, and the byte from which its lines are counted, if not from its beginning."""
     return f"{uri}, from byte {low} on" if low else uri
-
-
-def counted_units(file: Reading, size: int, rows: Callable[[bytes], int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`TextSource.units` for formats where a row is a line: a unit has the lines that begin in its bytes.
-
-    rows: the number of rows in a block of whole lines.
-    """
-    starts = range(0, size, UNIT_BYTES)
-    counts = tuple(sum(map(rows, blocks(file, low, low + UNIT_BYTES, BLOCK_BYTES))) for low in starts)
-    return counts, tuple(min(UNIT_BYTES, size - low) for low in starts)
 
 
 def whole_lines(text: bytes) -> int:

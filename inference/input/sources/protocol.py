@@ -82,8 +82,6 @@ class Source(ABC):
     """For messages."""
     suffixes: tuple[str, ...] = ()
     """The ends of its files' names, in lower case; empty for a format that no name tells."""
-    of_files = True
-    """Whether `input.uri` may name one file. It may not for a table or a database."""
     mark = ""
     """A pattern of files that only the folder of a table of this format has; empty for formats of files."""
     divisible = False
@@ -96,8 +94,6 @@ class Source(ABC):
     unseen: pa.DataType | None = None
     """Set if types are inferred from values, so that those of several files are reconciled, and `read` takes any types
     as which the values can be read: the type of a column without a single value, which `describe` gives as null."""
-    beside: tuple[str, ...] = ()
-    """The ends that are added to a file's name for files that belong to it."""
     options: tuple[Option, ...] = ()
     """The options that `with_options` takes."""
     extra = ""

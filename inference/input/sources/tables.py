@@ -64,7 +64,6 @@ class SnapshotSource(Source, Generic[File]):
     """Base of the table formats. uri: of the table, see `Source.at`."""
 
     suffixes: tuple[str, ...] = ()
-    of_files = False
     divisible = True
     uri: str = ""
 

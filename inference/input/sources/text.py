@@ -35,16 +35,15 @@ class Text(lines.TextSource):
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
-        with self.opened(storage, uri) as file:
-            block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
+        block = self.first_lines(storage, uri)
         if block.startswith(lines.UTF16):  # most of its lines would be UTF-8, too
             lines.check_utf8(uri, 1, block)
         lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)))
         found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
         return _SCHEMA, found.table.num_rows
 
-    def units(self, file: lines.Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
+    def count(self, block: bytes) -> int:
+        return block.count(b"\n") + (not block.endswith(b"\n"))
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
