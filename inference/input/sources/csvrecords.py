@@ -239,8 +239,9 @@ class Block:
             else:
                 if wrong := Records(record, self._header.delimiter).wrong[1]:
                     faults[row] = InputCorrupt(f"{at} {wrong}")
-        rows = [row for row in range(self.count) if row not in faults]
+        rows: Sequence[int] = range(self.count)
         if faults:
+            rows = [row for row in rows if row not in faults]
             text = b"".join(map(self._record, rows))
 
         def note(found: pv.InvalidRow) -> str:
@@ -249,8 +250,9 @@ class Block:
 
         empty = pa.table({name: pa.array([], pa.string()) for name in names})
         table = read_columns(text, self._header, names, note) if rows else empty
-        faults |= {row: self._other_fields(row, count) for row, count in fields.items()}
-        rows = [row for row in rows if row not in fields]
+        if fields:
+            faults |= {row: self._other_fields(row, count) for row, count in fields.items()}
+            rows = [row for row in rows if row not in fields]
         if table.num_rows != len(rows):
             raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {len(rows)} records")
         return table, rows, faults
