@@ -22,7 +22,7 @@ from nightjar.inference.identity.identity import ScoringSet, changed_package, fi
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
 from nightjar.inference.input.discovery import WINDOW, Discovery, discover_first
-from nightjar.inference.input.lists import with_list_if_there
+from nightjar.inference.input.files import with_list
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece, source_of
@@ -109,7 +109,7 @@ def replay_row(
         RunFailed: the child ended, or failed, before it came to score the row.
     """
     with suppress(JobError, StorageError):
-        with_list_if_there(request.storage, request.job)  # its URLs may be signed
+        with_list(request.storage, request.job)  # its URLs may be signed
     if pdb:
         *_, replayed = _replay_here(request, shard_id, row, file, True, live, model)
         assert isinstance(replayed, Replayed)

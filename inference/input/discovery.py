@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from itertools import islice
 from typing import Any
 
@@ -17,69 +16,20 @@ import pyarrow as pa
 
 from nightjar.inference.errors import (
     Denied,
-    InputChanged,
     InputCorrupt,
     JobError,
     Missing,
     SchemaMismatch,
     SourceFailed,
 )
-from nightjar.inference.input.files import input_files
-from nightjar.inference.input.partitions import values_of
-from nightjar.inference.input.schemas import UsualSchema
-from nightjar.inference.input.sources.normalisation import holds_empty
+from nightjar.inference.input.files import PossibleFiles
+from nightjar.inference.input.schemas import UsualSchema, holds_empty
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, import_again, source_of
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.where import on_some
 from nightjar.inference.messages import counted
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage, snapshot_of
-
-
-class PossibleFiles:
-    """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
-    says of each: these are not even opened.
-
-    Raises:
-        JobError: The condition does not fit the types of these columns. Names `input.where`.
-    """
-
-    def __init__(self, storage: Storage, job: Job, entries: Iterator[Entry]) -> None:
-        self.left_out = 0
-        """The number of files left out so far."""
-        self._storage, self._job, self._entries = storage, job, entries
-        self._kinds = job.input.partition_types()
-        self._on = cache(partial(on_some, job.input.where or ""))
-
-    def __iter__(self) -> Iterator[Entry]:
-        for entry in self._entries:
-            if not self._job.input.where or self._may_match(entry):
-                yield entry
-            else:
-                self.left_out += 1
-
-    def error(self) -> JobError | None:
-        """The error for an input of which no file is left."""
-        if not self.left_out:
-            return None
-        return JobError(
-            f"input.where: none of {counted(self.left_out, 'file')} at {self._job.input.shown} can match "
-            f"{self._job.input.where!r}, by what {'their paths say' if self._kinds else 'the table says of them'}"
-        )
-
-    def _may_match(self, entry: Entry) -> bool:
-        known = dict[str, pa.Scalar]()
-        # A wrong path, and a table that is another one now, are told when the file is described.
-        with suppress(InputChanged):
-            known |= source_of(self._job, entry.uri).known(self._storage, entry)
-        for name in known.keys() & self._job.input.declared.keys():
-            del known[name]  # which is compared in another type
-        with suppress(SchemaMismatch):
-            known |= values_of(entry.uri, self._kinds)
-        condition = self._on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
-        return condition is None or not condition.excludes(known)
-
 
 _READERS = 32
 """Files that are looked into at the same time: a look is a request or two, and mostly waiting."""
@@ -174,7 +124,7 @@ def discover_first(storage: Storage, job: Job, files: int = 8) -> Discovery:
 
 def _look(storage: Storage, job: Job, first: int | None = None) -> Discovery:
     """first: as the files of `discover_first`."""
-    possible = PossibleFiles(storage, job, input_files(storage, job))
+    possible = PossibleFiles(storage, job)
     entries = iter(possible)
     usual, empty, bad, settled = UsualSchema(), UsualSchema(), "", False
     batches: list[pa.RecordBatch] = []

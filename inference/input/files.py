@@ -1,27 +1,33 @@
-"""Finds tonight's input files: those that the uri names, all of one format."""
+"""Finds tonight's input files: those that the uris, or the lines of a list, name, all of one format."""
 
 from __future__ import annotations
 
 import heapq
+import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from fnmatch import fnmatch
 from functools import cache, partial
 from itertools import chain, islice
 from pathlib import Path
 
-from nightjar.inference.errors import JobError, NightjarError
+import pyarrow as pa
+
+from nightjar.inference.errors import InputChanged, JobError, Missing, NightjarError, SchemaMismatch, StorageError
 from nightjar.inference.input import listing
-from nightjar.inference.input.lists import check_within, own_places, with_list
+from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.protocol import Source
 from nightjar.inference.input.sources.reading import format_of, source_named, source_of
 from nightjar.inference.job.input import Input
+from nightjar.inference.job.locations import absolute, check_place, is_database, unescaped
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.job.where import on_some
 from nightjar.inference.messages import counted, listed
-from nightjar.inference.storage.locations import Reach
-from nightjar.inference.storage.protocol import Entry, Storage, is_local
+from nightjar.inference.storage.locations import Reach, host_of
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, is_web
 
 _FEW, _LISTERS = 4, 32
 """Fewer places than these are listed one after the other; of more, so many are asked at the same time."""
@@ -35,41 +41,81 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         `input.uri`, or `input.list` and the line.
     """
     job = with_list(storage, job)
-    tally, found = Tally(), 0
-    for entry in matching_files(storage, job, tally):
-        found += 1
-        yield entry
-    wanted = source_of(job, job.input.uri) if job.input.format and not found else None
+    taken = Counter[str]()
+    yield from matching_files(storage, job, taken)
+    wanted = source_of(job, job.input.uri) if job.input.format and not taken else None
     if wanted and wanted.mark:
         raise JobError(f"input.uri: there is no {wanted.name} table at {job.input.uri}, or one without files")
-    if found or job.input.lines:
+    if taken or job.input.lines:
         for at, uri in enumerate(job.input.uris):
-            if not tally.taken[uri]:
-                raise JobError(_nothing_at(uri, at, job.input, tally.others([uri])))
-    if not found:
-        there = tally.others(job.input.uris)
+            if not taken[uri]:
+                raise JobError(_nothing_at(uri, at, job.input, _others(storage, uri)))
+    if not taken:
+        there = next(filter(None, (_others(storage, uri) for uri in job.input.uris)), "")
         if there and not job.input.format:
             there += f"; input.format says what they hold: {listed(SOURCES, 'or')}"
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
-class Tally:
-    """Counts of files by place. taken: those that are input. left: the others. example: the name of one of these."""
+class PossibleFiles:
+    """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
+    says of each: these are not even opened.
 
-    def __init__(self) -> None:
-        self.taken, self.left, self.example = Counter[str](), Counter[str](), dict[str, str]()
+    Raises:
+        JobError: The condition does not fit the types of these columns. Names `input.where`.
+    """
 
-    def leave(self, place: str, entry: Entry) -> None:
-        """Count a file that is no input."""
-        self.left[place] += 1
-        self.example.setdefault(place, entry.uri.rpartition("/")[2])
+    def __init__(self, storage: Storage, job: Job) -> None:
+        self.left_out = 0
+        """The number of files left out so far."""
+        self._storage, self._job = storage, job
+        self._kinds = job.input.partition_types()
+        self._on = cache(partial(on_some, job.input.where or ""))
 
-    def others(self, places: Iterable[str]) -> str:
-        """Names the files at places without input; empty if there are none."""
-        found = [place for place in places if self.left[place]]
-        count = sum(self.left[place] for place in found)
-        return f", only {counted(count, 'other file')}, as {self.example[found[0]]}" if found else ""
+    def __iter__(self) -> Iterator[Entry]:
+        for entry in input_files(self._storage, self._job):
+            if not self._job.input.where or self._may_match(entry):
+                yield entry
+            else:
+                self.left_out += 1
+
+    def error(self) -> JobError | None:
+        """The error for an input of which no file is left."""
+        if not self.left_out:
+            return None
+        return JobError(
+            f"input.where: none of {counted(self.left_out, 'file')} at {self._job.input.shown} can match "
+            f"{self._job.input.where!r}, by what {'their paths say' if self._kinds else 'the table says of them'}"
+        )
+
+    def _may_match(self, entry: Entry) -> bool:
+        known = dict[str, pa.Scalar]()
+        # A wrong path, and a table that is another one now, are told when the file is described.
+        with suppress(InputChanged):
+            known |= source_of(self._job, entry.uri).known(self._storage, entry)
+        for name in known.keys() & self._job.input.declared.keys():
+            del known[name]  # which is compared in another type
+        with suppress(SchemaMismatch):
+            known |= listing.values_of(entry.uri, self._kinds)
+        condition = self._on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
+        return condition is None or not condition.excludes(known)
+
+
+def _others(storage: Storage, uri: str) -> str:
+    """Names a file at a place without input; empty if there is none."""
+    with suppress(StorageError):  # only the user's own source knows what lies there
+        if other := next(listing.matching(storage, uri), None):
+            return f", only other files, as {other.uri.rpartition('/')[2]}"
+    return ""
+
+
+def _vacant(uri: str) -> str:
+    """Whether a place on this machine does not exist, or is an empty folder. Buckets have no folders."""
+    place = Path(listing.input_folder(uri))
+    if is_local(uri) and not place.exists():
+        return f": {place} does not exist"
+    return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""
 
 
 def _nothing_at(uri: str, at: int, given: Input, there: str) -> str:
@@ -80,8 +126,8 @@ def _nothing_at(uri: str, at: int, given: Input, there: str) -> str:
     return f"input.uri: {files}, one of {len(given.uris)} inputs{there}; take it out, or mend it"
 
 
-def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> Iterator[Entry]:
-    """The input's files, sorted by uri, each once; possibly none. tally: counts what lies at each place.
+def matching_files(storage: Storage, job: Job, taken: Counter[str] | None = None) -> Iterator[Entry]:
+    """The input's files, sorted by uri, each once; possibly none. taken: counts those of each place.
 
     With `input.format` these are all files except those whose names tell another known format. Without it, these are
     the files whose names tell a format, and files of a format that stands back are left out beside files of another
@@ -90,11 +136,18 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
     Raises:
         JobError: The files are of several formats, a name is not text, or the list of inputs is wrong. Names the key.
     """
-    job, tally = with_list(storage, job), tally or Tally()
+    job, taken = with_list(storage, job), Counter[str]() if taken is None else taken
+    if job.input.list_ and not job.input.lines:
+        raise JobError(f"input.list: there is no list {job.input.list_}")
     wanted = job.input.format
     # The user's own source, and a database that the job names, say themselves where rows are.
     limited = wanted is None or (wanted in SOURCES and wanted != "sql")
-    each_once = partial(_each_once, tally, job.input, Reach(own_places(job.input)) if limited else None)
+    each_once = partial(
+        _each_once,
+        Counter[str]() if taken is None else taken,
+        job.input,
+        Reach(own_places(job.input)) if limited else None,
+    )
     if wanted is not None:
         source = source_of(job, job.input.uri)
         if source.mark and (job.input.others or job.input.list_):
@@ -107,7 +160,6 @@ def matching_files(storage: Storage, job: Job, tally: Tally | None = None) -> It
         _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), by_name.is_input
     )
     if by_name.first is None and by_name.stood_back:
-        tally.left.clear()
         by_name.all = True
         yield from each_once(_merged(job, partial(listing.matching, storage)), by_name.is_input)
 
@@ -135,7 +187,7 @@ class _NamedFormat:
 
 
 def _each_once(
-    tally: Tally,
+    taken: Counter[str],
     given: Input,
     reach: Reach | None,
     found: Iterator[tuple[str, Entry]],
@@ -145,11 +197,10 @@ def _each_once(
     last = ""
     for place, entry in found:
         if not is_input(place, entry):
-            tally.leave(place, entry)
             continue
         if reach:
             check_within(reach, given, entry.uri, given.key)
-        tally.taken[place] += 1
+        taken[place] += 1
         if entry.uri != last:
             yield entry
         last = entry.uri
@@ -240,9 +291,84 @@ def _mixed(job: Job, one: Entry, other: Entry) -> JobError:
     )
 
 
-def _vacant(uri: str) -> str:
-    """Whether a place on this machine does not exist, or is an empty folder. Buckets have no folders."""
-    place = Path(listing.input_folder(uri))
-    if is_local(uri) and not place.exists():
-        return f": {place} does not exist"
-    return ": the folder is empty" if is_local(uri) and place.is_dir() and not any(place.iterdir()) else ""
+# ---- a list of inputs, which `input.list` names: a text file with a file, a folder or a pattern on each line -
+# It is read whenever the input is looked for, so a list that was changed is input that was changed.
+
+
+def with_list(storage: Storage, job: Job) -> Job:
+    """The job with the inputs of its list, each once; the job itself if it has no list, if the list was read already,
+    or if it is not there: a run may wait for it.
+
+    Relative paths are looked up beside the job file, as those in it are.
+
+    Raises:
+        JobError: Nothing is listed, or a line is no place, or a place that the job does not allow.
+            Names `input.list` and the line.
+        StorageError: The list cannot be read.
+    """
+    uri = job.input.list_
+    if uri is None or job.input.lines:
+        return job
+    try:
+        content = storage.read(uri)
+    except Missing:
+        return job
+    found, reach = named_in(uri, content, Path(job.folder)), Reach(own_places(job.input))
+    for place, number in found.items():
+        check_within(reach, job.input, listing.input_folder(place), f"input.list: {uri}, line {number}")
+    if not found:
+        raise JobError(f"input.list: {uri} names no files: each of its lines is blank or a comment")
+    return job.model_copy(update={"input": job.input.listing(found)})
+
+
+def own_places(given: Input) -> tuple[str, ...]:
+    """The places where all input lies: the folder or the web server of the list, or the uris; and `input.within`."""
+    listed = given.list_ and (given.list_.rpartition("/")[0] or "/")
+    return (*map(host_of, [listed] if listed else map(listing.input_folder, given.uris)), *given.within)
+
+
+def check_within(reach: Reach, given: Input, uri: str, where: str) -> None:
+    """Check that a location which data names lies in one of `own_places`. where: the key, and who names it.
+
+    Raises:
+        JobError: It does not.
+    """
+    if reach.has(uri):
+        return
+    uri = uri.partition("?")[0] if is_web(uri) else uri
+    real = reach.real(uri) if is_local(uri) else uri
+    leads = f"{uri} leads to {real}, which" if real != uri else uri
+    more = "" if len(own := own_places(given)) == 1 else f" and {len(own) - 1} more"
+    raise JobError(
+        f"{where}: {leads} is not below {own[0]}{more}; if it is input, add its place to the job: "
+        f"input: {{within: [{json.dumps(host_of(real) if is_web(real) else real.rpartition('/')[0] or '/')}]}}"
+    )
+
+
+def named_in(uri: str, content: bytes, folder: Path) -> dict[str, int]:
+    """The inputs that a list names, with the number of the line that names each first. uri: of the list.
+
+    Raises:
+        JobError: A line is no place. Names `input.list` and the line.
+    """
+    found: dict[str, int] = {}
+    for number, line in enumerate(content.removeprefix(lines.BOM).splitlines(), 1):
+        if place := _place(line, f"input.list: {uri}, line {number}", folder):
+            found.setdefault(place, number)
+    return found
+
+
+def _place(line: bytes, where: str, folder: Path) -> str:
+    """What a line names; empty if it names nothing."""
+    try:
+        text = line.decode().strip()
+    except UnicodeDecodeError as error:
+        raise JobError(f"{where}: it is not UTF-8") from error
+    if not text or text.startswith("#"):
+        return ""
+    if is_database(text):
+        raise JobError(f"{where}: a database is the only input of a job; name it in input.uri")
+    # Such names are often made by programs: a brace is a brace, and no date.
+    place = absolute(text.replace("{", "{{").replace("}", "}}"), folder, pattern=True)
+    check_place(place, where, web=True)
+    return unescaped(place)

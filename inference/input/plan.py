@@ -158,19 +158,15 @@ def shard_of_line(line: dict[str, Any]) -> Shard:
     return Shard(line["shard"], tuple(pieces))
 
 
-def make_plan(
-    discovery: Discovery, job: Job, fingerprint: str, previous: Plan | None = None, planned_by: str = ""
-) -> Plan:
-    """Make tonight's shards. Files that are unchanged since `previous` keep their shards' boundaries.
+def make_plan(discovery: Discovery, job: Job, fingerprint: str, previous: Plan | None = None) -> Plan:
+    """Make tonight's shards. Files that are unchanged since `previous` keep their shards, and these their ids; the
+    inodes of the files, which are part of an id, may have changed.
 
-    planned_by: the fingerprint of `previous`. If it equals `fingerprint`, shards keep their ids, too; the inodes of the
-    files, which are part of an id, may have changed.
+    previous: an earlier plan with this fingerprint, so that a file that did not change has the same units.
     """
     kept, covered = _kept(discovery, previous)
     fresh = (line for line in _lines(discovery) if line["uri"] not in covered)
     packed = _pack(fresh, *_target(discovery, job), lambda uri: source_of(job, uri).divisible, _batch_rows(job))
-    if planned_by != fingerprint:
-        packed, kept = itertools.chain((shard.pieces for shard in kept), packed), []
     return Plan.of(itertools.chain(kept, (shard_of(pieces, fingerprint) for pieces in packed)))
 
 
@@ -185,18 +181,13 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
     if previous is None:
         return [], set()
     # A file that could not be read is planned again, because it may be readable now.
-    now = {
-        line["uri"]: (line["size"], line["version"], tuple(itertools.accumulate(line["rows"], initial=0)))
-        for line in _lines(discovery)
-        if line["error"] is None
-    }
+    now = {line["uri"]: (line["size"], line["version"]) for line in _lines(discovery) if line["error"] is None}
 
     def stands(piece: Piece) -> bool:
         if piece.uri not in now:
             return False
-        size, version, edges = now[piece.uri]
-        same = size == piece.size and same_version(version, piece.version)
-        return same and piece.rows != UNREADABLE and _is_within(edges, piece)
+        size, version = now[piece.uri]
+        return size == piece.size and same_version(version, piece.version) and piece.rows != UNREADABLE
 
     same = [shard for shard in previous.shards() if all(map(stands, shard.pieces))]
     # An earlier plan may have only the beginning of a file (--limit): such a file is planned again, too.
@@ -210,17 +201,6 @@ def _kept(discovery: Discovery, previous: Plan | None) -> tuple[list[Shard], set
         if all(piece.uri in covered for piece in shard.pieces)
     ]
     return kept, {piece.uri for shard in kept for piece in shard.pieces}
-
-
-def _is_within(edges: tuple[int, ...], piece: Piece) -> bool:
-    """Whether a piece consists of its file's units. edges: the rows before each unit, and all rows."""
-    low, high = piece.row_groups
-    if high >= len(edges):
-        return False
-    first, end = piece.first_row, piece.first_row + piece.rows
-    if high - low == 1:
-        return edges[low] <= first and end <= edges[high]
-    return (first, end) == (edges[low], edges[high])
 
 
 def _target(discovery: Discovery, job: Job) -> tuple[str, int]:

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number
-from nightjar.inference.input.sources.normalisation import without_views
+from nightjar.inference.input.schemas import without_views
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import ColumnFigures
 

@@ -36,8 +36,8 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.messages import utf8
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import Part, RowFailure
-from nightjar.inference.storage.objectfile import PART
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.retrying import PART
 
 DATA = "data"
 """The folder of a revision's data files."""

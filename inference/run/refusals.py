@@ -16,9 +16,8 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, LabelInvalid, Missing, ShardError, StorageError
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.discovery import Discovery, discover_first
-from nightjar.inference.input.listing import input_folder, takes_in
-from nightjar.inference.input.lists import with_list_if_there
-from nightjar.inference.input.partitions import folders
+from nightjar.inference.input.files import with_list
+from nightjar.inference.input.listing import folders, input_folder, takes_in
 from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs
@@ -157,7 +156,7 @@ def _check_places(request: RunRequest) -> None:
     vacuum deletes what a table does not list, and each new file in a model's folder makes it another model.
     """
     target = request.output
-    job = with_list_if_there(request.storage, request.job)
+    job = with_list(request.storage, request.job)
     tables = {f"output.tables[{index}].{table.kind}": table.uri for index, table in enumerate(job.output.tables)}
     written = {"output.uri": target, **tables}
     for (other, above), (key, place) in combinations(written.items(), 2):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import Identity, fix, identify
-from nightjar.inference.input.lists import own_places, with_list_if_there
+from nightjar.inference.input.files import own_places, with_list
 from nightjar.inference.job.checks import BASELINE, RUN_ID
 from nightjar.inference.job.file import for_training, load_job
 from nightjar.inference.job.locations import fill, is_dated
@@ -136,7 +136,7 @@ def make_request(
     run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
     tonight = job.at(day)
     # Where its inputs are is known when a list of them was read.
-    listed = with_list_if_there(storage, tonight) if scores else tonight
+    listed = with_list(storage, tonight) if scores else tonight
     request = RunRequest(
         job=tonight,
         job_path=str(path),
@@ -211,7 +211,7 @@ def fixed(request: RunRequest) -> RunRequest:
         )
     job = request.job.with_paths(pinned)
     environment = job.resources.runtime_env.variables(os.environ)
-    scoring = fix(request.storage, with_list_if_there(request.storage, job))
+    scoring = fix(request.storage, with_list(request.storage, job))
     return replace(request, job=job, scoring=scoring, environment=environment)
 
 

@@ -80,9 +80,8 @@ def plan_in(
     source = _source(request, state, newest)
     source_plan = source.plan() if source is not None else None
     before = state.planned or (source.state.planned if source else None)
-    made = make_plan(
-        discovery, request.job, fingerprint, previous or source_plan, before.fingerprint if before else ""
-    ).with_splits(state.splits, fingerprint)[0]
+    kept = previous or source_plan if before and before.fingerprint == fingerprint else None
+    made = make_plan(discovery, request.job, fingerprint, kept).with_splits(state.splits, fingerprint)[0]
     wanted, limit = made.limited(request.limit), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"

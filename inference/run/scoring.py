@@ -74,9 +74,9 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     targets.check(request.storage, request.job, discovery.schema)
     identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    previous = newest.plan(identity.fingerprint) if newest and not request.fresh else None
-    made = make_plan(discovery, request.job, identity.fingerprint, previous, revs.planned_by(newest))
-    made = made.limited(request.limit)
+    known = newest if revs.planned_by(newest) == identity.fingerprint and not request.fresh else None
+    previous = known.plan(identity.fingerprint) if known else None
+    made = make_plan(discovery, request.job, identity.fingerprint, previous).limited(request.limit)
     state = newest.state if newest and not request.fresh else None
     return RunPlan(made, state, why_again(request, identity, made, newest))
 
@@ -184,10 +184,10 @@ def told(request: RunRequest, loaded: Loaded) -> list[str]:
 
 def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
     """Whether the newest, published revision equals what this run would make."""
-    if request.fresh:
+    if request.fresh or revs.planned_by(newest) != fingerprint:
         return False
     previous = newest.plan(fingerprint)
-    wanted = make_plan(discovery, request.job, fingerprint, previous, revs.planned_by(newest)).limited(request.limit)
+    wanted = make_plan(discovery, request.job, fingerprint, previous).limited(request.limit)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
     return set(previous.ids()) == set(wanted.ids()) and _counted_alike(request, newest)

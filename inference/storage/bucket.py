@@ -26,14 +26,8 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import ANYBODY, Entry, Names
-from nightjar.inference.storage.retrying import (
-    OnRetry,
-    RetryPolicy,
-    current_on_retry,
-    settling,
-)
+from nightjar.inference.storage.retrying import PART, RetryPolicy, opened, settling
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -175,7 +169,7 @@ class BucketStorage:
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         prefix = folder.rstrip("/") + "/"
         if self._lists_sorted:
-            return self._policy.listing(lambda last: self._entries(prefix, last), after, current_on_retry())
+            return self._policy.listing(lambda last: self._entries(prefix, last), after)
         entries = self._retried(prefix, lambda: list(self._entries(prefix, after)))
         return iter(sorted(entries, key=lambda entry: entry.uri))
 
@@ -183,13 +177,7 @@ class BucketStorage:
         return self._entry(self._retried(uri, lambda: self._head(uri)), uri)
 
     def open(self, uri: str) -> pa.NativeFile:
-        # Arrow reads in threads of its own, where the context variable is not set.
-        on_retry = current_on_retry()
-
-        def fetch(start: int, end: int) -> bytes:
-            return self._retried(uri, lambda: self._range(uri, start, end), on_retry)
-
-        return pa.PythonFile(ObjectFile(fetch, self.stat(uri).size), mode="r")
+        return opened(lambda start, end: self._range(uri, start, end), self.stat(uri).size, self._policy)
 
     def delete(self, uris: Iterable[str]) -> None:
         uris = Names(uris)
@@ -228,7 +216,8 @@ class BucketStorage:
         return bytes(obstore.get(self._once, self._key(uri)).bytes())
 
     def _range(self, uri: str, start: int, end: int) -> bytes:
-        found = bytes(obstore.get_range(self._once, self._key(uri), start=start, end=end))
+        with self._as_ours(uri):
+            found = bytes(obstore.get_range(self._once, self._key(uri), start=start, end=end))
         if len(found) != end - start:
             raise StorageError(f"{uri}: it was overwritten while it was read, by a shorter object")
         return found
@@ -253,14 +242,14 @@ class BucketStorage:
                 raise Transient(f"{uri}: another writer began to create it and did not finish") from None
             raise AlreadyExists(f"{uri}: exists already") from error
 
-    def _retried(self, uri: str, call: Callable[[], T], on_retry: OnRetry | None = None) -> T:
+    def _retried(self, uri: str, call: Callable[[], T]) -> T:
         """Return the answer to one request, which is retried while its error may pass."""
 
         def once() -> T:
             with self._as_ours(uri):
                 return call()
 
-        return self._policy.call(once, on_retry or current_on_retry())
+        return self._policy.call(once)
 
     @contextmanager
     def _as_ours(self, uri: str) -> Iterator[None]:

@@ -1,17 +1,20 @@
-"""Retries of transient errors. `RetryingStorage` adds retries, and a count of them, to any storage.
+"""Retries of transient errors, and files that are read by requests, each of which may be retried.
 
-`bucket` retries a request to a bucket for `StorageSettings.retry_s`. `RetryingStorage` retries any other call that
-raises `Transient`, a limited number of times. The two do not multiply: `RetryingStorage` begins no try later than
-`within_s` after the first, and a bucket that could not be reached for all of `retry_s` has used up that time.
+`RetryingStorage` adds retries, and a count of them, to any storage. `bucket` and `web` retry a request for
+`StorageSettings.retry_s`. `RetryingStorage` retries any other call that raises `Transient`, a limited number of times.
+The two do not multiply: `RetryingStorage` begins no try later than `within_s` after the first, and a bucket that could
+not be reached for all of `retry_s` has used up that time.
 """
 
 from __future__ import annotations
 
+import io
 import random
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,6 +24,8 @@ from nightjar.inference.errors import AlreadyExists, Transient
 from nightjar.inference.storage.protocol import ANYBODY, Forwarding
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+
     from nightjar.inference.storage.protocol import Entry, Storage
 
 T = TypeVar("T")
@@ -51,13 +56,13 @@ class RetryPolicy:
     backoff_s: float = 0.1
     attempts: int = sys.maxsize
 
-    def call(self, call: Callable[[], T], on_retry: OnRetry) -> T:
-        """Return what `call` returns, retrying it while it raises `Transient`.
+    def call(self, call: Callable[[], T], on_retry: OnRetry | None = None) -> T:
+        """Return what `call` returns, retrying it while it raises `Transient`. on_retry: `current_on_retry` by default.
 
         Raises:
             Transient: No try is left. The message has the last error and the number of tries.
         """
-        began, failures = time.monotonic(), 0
+        on_retry, began, failures = on_retry or current_on_retry(), time.monotonic(), 0
         while True:
             try:
                 return call()
@@ -74,12 +79,15 @@ class RetryPolicy:
         """Seconds to wait, jittered so that actors that failed together do not retry together."""
         return min(self.backoff_s * 2.0 ** min(failures - 1, 30), _LONGEST_BACKOFF_S) * random.uniform(0.5, 1.0)
 
-    def listing(self, begin: Callable[[str], Iterator[Entry]], after: str, on_retry: OnRetry) -> Iterator[Entry]:
+    def listing(
+        self, begin: Callable[[str], Iterator[Entry]], after: str, on_retry: OnRetry | None = None
+    ) -> Iterator[Entry]:
         """Yield a sorted listing that begins after `after`; after an error it continues behind the last entry yielded.
 
         The policy applies to each entry: after an entry has come, the next error counts as the first.
         """
         entries: Iterator[Entry] | None = None
+        on_retry = on_retry or current_on_retry()
 
         def following() -> Entry | None:
             nonlocal entries
@@ -153,3 +161,67 @@ class RetryingStorage(Forwarding):
     def _count(self, error: Transient) -> None:
         with self._lock:
             self.retries += 1
+
+
+# ---- an object as a file: which bytes are fetched by which request ------------------------------------------
+
+PART = 8 << 20
+"""Bytes per request of a large upload or download; several requests run at once."""
+
+_AHEAD = 1 << 20
+"""The fewest bytes that a read fetches, so that a Parquet footer takes one request, not three."""
+
+
+class ObjectFile(io.RawIOBase):
+    """A read-only file. Small reads fetch ahead, large ones in parallel. fetch: from offset to offset, in threads."""
+
+    def __init__(self, fetch: Callable[[int, int], bytes], size: int) -> None:
+        self._fetch_part, self._size = fetch, size
+        self._position = 0
+        self._ahead, self._ahead_at = b"", 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._position
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
+        self._position = base + offset
+        return self._position
+
+    def read(self, size: int | None = -1) -> bytes:
+        start, whole = self._position, self._size
+        end = whole if size is None or size < 0 else min(start + size, whole)
+        if start >= end:
+            return b""
+        self._position = end
+        if end - start >= _AHEAD:
+            return self._fetch(start, end)
+        if not self._ahead_at <= start <= end <= self._ahead_at + len(self._ahead):
+            # Near the end the footer is read, backwards: fetch the bytes before it, too.
+            low = min(start, max(0, whole - _AHEAD))
+            self._ahead, self._ahead_at = self._fetch(low, min(max(end, low + _AHEAD), whole)), low
+        return self._ahead[start - self._ahead_at : end - self._ahead_at]
+
+    def _fetch(self, start: int, end: int) -> bytes:
+        starts = range(start, end, PART)
+        if len(starts) == 1:
+            return self._fetch_part(start, end)
+        # One S3 connection is slower than the network. (`get_ranges` would join adjacent parts into one request.)
+        with ThreadPoolExecutor(min(len(starts), 8)) as pool:
+            return b"".join(pool.map(lambda low: self._fetch_part(low, min(low + PART, end)), starts))
+
+
+def opened(fetch: Callable[[int, int], bytes], size: int, policy: RetryPolicy) -> pa.NativeFile:
+    """An object as a file for Arrow. fetch: as of `ObjectFile`; each request is retried."""
+    import pyarrow as pa
+
+    on_retry = current_on_retry()  # Arrow reads in threads of its own, where the context variable is not set
+    return pa.PythonFile(
+        ObjectFile(lambda start, end: policy.call(lambda: fetch(start, end), on_retry), size), mode="r"
+    )

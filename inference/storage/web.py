@@ -21,9 +21,8 @@ from nightjar.inference.errors import Denied, Missing, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.locations import Reach, host_of, signed
-from nightjar.inference.storage.objectfile import PART, ObjectFile
 from nightjar.inference.storage.protocol import Entry, ReadOnly
-from nightjar.inference.storage.retrying import RetryPolicy, current_on_retry
+from nightjar.inference.storage.retrying import PART, RetryPolicy, opened
 
 T = TypeVar("T")
 
@@ -62,13 +61,7 @@ class WebStorage(ReadOnly):
         entry, takes_ranges = self._retried(self._begun, uri)
         if not takes_ranges:
             return self._retried(self._fetched, uri)
-        # Arrow reads in threads of its own, where the context variable is not set.
-        on_retry = current_on_retry()
-
-        def fetch(start: int, end: int) -> bytes:
-            return self._policy.call(lambda: self._range(uri, start, end), on_retry)
-
-        return pa.PythonFile(ObjectFile(fetch, entry.size), mode="r")
+        return opened(lambda start, end: self._range(uri, start, end), entry.size, self._policy)
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         return iter(())
@@ -151,7 +144,7 @@ class WebStorage(ReadOnly):
             )
 
     def _retried(self, call: Callable[[str], T], uri: str) -> T:
-        return self._policy.call(lambda: call(uri), current_on_retry())
+        return self._policy.call(lambda: call(uri))
 
 
 def _whole(uri: str, answer: httpx.Response) -> Entry:

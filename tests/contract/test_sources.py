@@ -39,8 +39,9 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
+from nightjar.inference.input import schemas
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.sources import jsonlines, lines, normalisation
+from nightjar.inference.input.sources import jsonlines, lines
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import (
     describe,
@@ -436,11 +437,10 @@ def its(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 def test_a_description_has_columns_and_what_units_hold(its: Its) -> None:
     found = its.described()
     stored, written = (
-        [(each.name, normalisation.value_type(each.type)) for each in schema]
-        for schema in (found.schema, its.table.schema)
+        [(each.name, schemas.value_type(each.type)) for each in schema] for schema in (found.schema, its.table.schema)
     )
     assert stored == written
-    assert found.schema == normalisation.normalised(found.schema)
+    assert found.schema == schemas.normalised(found.schema)
     assert len(found.rows) == len(found.sizes)
     assert all(size > 0 for size, rows in zip(found.sizes, found.rows, strict=True) if rows)
     assert (len(found.rows) > 3) == its.way.in_units

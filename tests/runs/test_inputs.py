@@ -23,7 +23,8 @@ from nightjar.inference.errors import (
     ShardsFailed,
 )
 from nightjar.inference.history.run_tables import RunReport
-from nightjar.inference.input.sources import normalisation, parquet
+from nightjar.inference.input import schemas
+from nightjar.inference.input.sources import parquet
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.credentials import StorageSettings
@@ -379,7 +380,7 @@ def carried(tmp_path_factory: pytest.TempPathFactory) -> tuple[pa.Table, pa.Tabl
 def test_a_value_is_carried_exactly(carried: tuple[pa.Table, pa.Table, pa.Table], name: str) -> None:
     """Value by value with its type, in the output and in the quarantine; dictionaries' indices of 32 bits."""
     given, published, quarantine = carried
-    kind = normalisation.normalised(given.schema).field(name).type
+    kind = schemas.normalised(given.schema).field(name).type
     bad = [row for row in range(2 * ROWS) if row % ROWS % 10 == 7]
     good = [row for row in range(2 * ROWS) if row not in bad]
     assert published.schema.field(name).type == kind

@@ -16,7 +16,7 @@ import pytest
 
 from lazily import lazily
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input import schemas
 from support import Lake
 
 pl = lazily("polars")
@@ -153,7 +153,7 @@ def test_a_part_may_be_empty(published: Published) -> None:
 def test_a_carried_column_is_untouched(published: Published, name: str) -> None:
     """Value by value, null by null, with its type, its nullability and its field's metadata; indices have 32 bits."""
     found, given = published.in_order(), published.given
-    assert found.schema.field(name).equals(normalisation.normalised(given.schema).field(name), check_metadata=True)
+    assert found.schema.field(name).equals(schemas.normalised(given.schema).field(name), check_metadata=True)
     mine, theirs = found[name].combine_chunks(), given[name].combine_chunks()
     if pa.types.is_dictionary(mine.type):
         mine, theirs = mine.dictionary_decode(), theirs.dictionary_decode()

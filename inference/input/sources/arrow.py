@@ -13,7 +13,7 @@ import pyarrow.ipc as ipc
 
 from nightjar.inference.arrow_types import row_bytes, value_bytes
 from nightjar.inference.errors import InputCorrupt
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.records import UNKNOWN, Piece
@@ -35,16 +35,16 @@ class Arrow(Source):
         with _opened(storage, entry.uri) as file:
             schema = _schema(entry.uri, file)
             if _is_stream(file):
-                return Description(normalisation.normalised(schema), (UNKNOWN,), (entry.size,))
+                return Description(normalised(schema), (UNKNOWN,), (entry.size,))
             reader = _reader(file, [_narrowest(schema)] if len(schema) else [])
             rows = tuple(reader.get_batch(index).num_rows for index in range(reader.num_record_batches))
             width = max(row_bytes(schema), entry.size / max(1, sum(rows)))
             sizes = tuple(int(count * width) for count in rows)
-            return Description(normalisation.normalised(schema), rows, sizes)
+            return Description(normalised(schema), rows, sizes)
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         with _opened(storage, entry.uri) as file:
-            return normalisation.normalised(_schema(entry.uri, file))
+            return normalised(_schema(entry.uri, file))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         """Whole record batches. Columns that are not asked for are not read."""

@@ -16,10 +16,8 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
-from nightjar.inference.input.sources import lines, packing
-from nightjar.inference.input.sources.csvparsing import Header, header_names
-from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Records, start_after
-from nightjar.inference.input.sources.packing import Reading
+from nightjar.inference.input.sources import lines
+from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Header, Records, header_names, start_after
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
 from nightjar.inference.records import Piece
@@ -51,7 +49,7 @@ class Csv(lines.TextSource):
     encoding: str = lines.UTF8
 
     name = "CSV"
-    suffixes = packing.suffixes(".csv", ".tsv")
+    suffixes = lines.suffixes(".csv", ".tsv")
     unseen = pa.string()
     options = (
         text("delimiter", "it separates fields", "what the first line shows", "[ -~\\t]", "one ASCII character"),
@@ -64,7 +62,7 @@ class Csv(lines.TextSource):
         delimiter = options.get("delimiter")
         if delimiter == '"' or delimiter == options.get("decimal", self.decimal):
             raise JobError(f"input.options.delimiter: {delimiter!r} cannot separate fields; it is part of values")
-        return super().chosen({**options, "names": tuple(options.get("names", ()))})
+        return super().chosen(options)
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises also if the header lacks a name, or has one twice. Records that cannot be read have no say."""
@@ -79,7 +77,7 @@ class Csv(lines.TextSource):
         beginning = Block(uri, header.lines + 1, b"".join(found), header)
         return beginning.inferred(), beginning.count
 
-    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    def units(self, file: lines.Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """There are two units for each range of `UNIT_BYTES`, and all records that begin in the range are in one of
         them: in the first one if the range begins outside quotes, in the second one if it begins inside quotes. So the
         unit's number tells a reader all that it has to know of the bytes before.
@@ -135,7 +133,7 @@ class Csv(lines.TextSource):
                 if left is not None and not (left := left - len(table)):
                     return
 
-    def _header(self, file: Reading) -> Header | None:
+    def _header(self, file: lines.Reading) -> Header | None:
         """Read the header; None if the file has nothing but blank lines. The file then stands behind the header.
 
         Raises:
@@ -178,7 +176,7 @@ class Csv(lines.TextSource):
     def _delimiter(self, uri: str, text: bytes) -> bytes:
         if self.delimiter:
             return self.delimiter.encode()
-        if uri.lower().endswith(packing.suffixes(".tsv")):
+        if uri.lower().endswith(lines.suffixes(".tsv")):
             return b"\t"
         able = [each for each in _DELIMITERS if each != self.decimal.encode()]
         line = _QUOTED.sub(b"", text).partition(b"\n")[0]
@@ -188,7 +186,7 @@ class Csv(lines.TextSource):
 SOURCE = Csv()
 
 
-def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
+def _start(file: lines.Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
     """The byte at which the first line from byte `low` on begins; None for none within the longest record."""
     file.seek(low - 1)
     before, held = file.read(1), b""
@@ -201,7 +199,7 @@ def _start(file: Reading, low: int, quoted: bool, delimiter: bytes) -> int | Non
     return None
 
 
-def _blocks(file: Reading, header: Header, size: int, where: str, line: int) -> Iterator[bytes]:
+def _blocks(file: lines.Reading, header: Header, size: int, where: str, line: int) -> Iterator[bytes]:
     """The whole records from where a file stands on."""
 
     def whole(text: bytes) -> int:

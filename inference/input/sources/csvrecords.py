@@ -1,4 +1,4 @@
-"""Finds the records of a CSV text, parses blocks of them, and says what is wrong with those that cannot be parsed.
+"""Finds the records of a CSV text, reads their values, and says what is wrong with those that cannot be read.
 
 A record ends with a line end that is not inside quotes. A field is quoted if a quote is its first character; in any
 other field a quote is a character like any other. This is how Arrow reads, too.
@@ -6,21 +6,25 @@ other field a quote is a character like any other. This is how Arrow reads, too.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.csv as pv
+import pyarrow.types as is_
 from numpy.typing import NDArray
 
-from nightjar.inference.arrow_types import type_name
+from nightjar.inference.arrow_types import is_text, type_name
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
-from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.csvparsing import Header, inferred, read_columns, read_quickly, typed
-from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, is_declared
+from nightjar.inference.input.schemas import value_type
+from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import in_parts, not_utf8
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.messages import clip, counted
@@ -31,6 +35,37 @@ _QUOTE, _LF, _CR, _BACKSLASH = b'"\n\r\\'
 
 _BARE = "has a carriage return that no line feed follows: write line ends as \\n or \\r\\n"
 _ESCAPED = "has \\\" inside quotes, which ends the field: write a quote twice, in Spark with the option escape='\"'"
+
+
+@dataclass(frozen=True)
+class Header:
+    """How a file's values are named and written. end, lines: of the header."""
+
+    names: list[str]
+    delimiter: bytes
+    decimal: str
+    end: int
+    lines: int
+    names_from: str = "the header"
+    """What gives the columns their names, for messages."""
+
+    def check(self, uri: str, schema: pa.Schema) -> None:
+        """Check that the file has these columns, and that text can be read as their types.
+
+        Raises:
+            SchemaMismatch: One is missing, or cannot.
+        """
+        for field in schema:
+            if field.name not in self.names:
+                known = ", ".join(map(repr, self.names[:20])) + (" …" if len(self.names) > 20 else "")
+                raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: {self.names_from} has {known}")
+            kind = value_type(field.type)
+            if is_.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
+                raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {expected_type(field)}")
+
+
+def header_names(header: str, delimiter: str) -> list[str]:
+    return next(csv.reader(io.StringIO(header, newline=""), delimiter=delimiter))
 
 
 class Records:
@@ -105,6 +140,27 @@ def start_after(text: bytes, before: bytes, quoted: bool, delimiter: bytes) -> i
     return int(ends[0]) - 1 if len(ends) else None
 
 
+def read_columns(text: bytes, header: Header, names: Sequence[str], note: Callable[[pv.InvalidRow], str]) -> pa.Table:
+    """Columns of records, as text; an empty field is null. note: told of records with another number of fields."""
+    # Without a column the number of rows is still wanted.
+    wanted = [*names] or header.names[:1]
+    found = pv.read_csv(
+        pa.BufferReader(text),
+        # Records are numbered in one thread only.
+        pv.ReadOptions(use_threads=False, column_names=header.names, block_size=len(text) + 1),
+        pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
+        pv.ConvertOptions(
+            check_utf8=False,
+            column_types=dict.fromkeys(wanted, pa.string()),
+            include_columns=wanted,
+            null_values=[""],
+            strings_can_be_null=True,
+            quoted_strings_can_be_null=False,
+        ),
+    )
+    return found.select(names)
+
+
 UNCLOSED = "opens a quote that is never closed"
 
 
@@ -131,17 +187,12 @@ class Block:
         """The rows, with the columns of `schema`. lost: gets records that cannot be read; each is a row of nulls."""
         if not self.count:
             return schema.empty_table()
-        if not self._suspect:
-            with suppress(pa.ArrowInvalid):
-                table = read_quickly(self._text, self._header, schema)
-                _check_count(table, self.count)
-                return table
         texts, rows, faults = self._texts(schema.names)
         for row, fault in faults.items():
             lost.add(row, fault, self._record(row))
         bad, columns = {*faults}, []
         for field in schema:
-            kind, text = normalisation.value_type(field.type), texts[field.name].combine_chunks()
+            kind, text = value_type(field.type), texts[field.name].combine_chunks()
             parts = []
             parse = partial(typed, kind=kind, decimal=self._header.decimal, exact=not is_declared(field))
             for low, _, part in in_parts(text, parse):
@@ -153,11 +204,13 @@ class Block:
                 parts.append(part)
             columns.append(pa.chunked_array(parts, kind))
         found = pa.table([pa.nulls(len(rows)), *columns], ["", *schema.names])
-        at, places = 0, list[int | None]()
-        for row in range(self.count):
-            places.append(None if row in bad else at)
-            at += row not in faults
-        return found.take(pa.array(places, pa.int64())).select(range(1, 1 + len(schema)))
+        if bad:
+            at, places = 0, list[int | None]()
+            for row in range(self.count):
+                places.append(None if row in bad else at)
+                at += row not in faults
+            found = found.take(pa.array(places, pa.int64()))
+        return found.select(range(1, 1 + len(schema)))
 
     def inferred(self) -> pa.Schema:
         """The columns, with types from the records that have all fields.
@@ -185,19 +238,22 @@ class Block:
             else:
                 if wrong := Records(record, self._header.delimiter).wrong[1]:
                     faults[row] = InputCorrupt(f"{at} {wrong}")
-        rows = [row for row in range(self.count) if row not in faults]
+        rows: Sequence[int] = range(self.count)
         if faults:
+            rows = [row for row in rows if row not in faults]
             text = b"".join(map(self._record, rows))
 
         def note(found: pv.InvalidRow) -> str:
             fields[rows[found.number - 1]] = found.actual_columns
             return "skip"
 
-        texts = pa.schema([(name, pa.string()) for name in names])
-        table = read_columns(text, self._header, texts, note) if rows else texts.empty_table()
-        faults |= {row: self._other_fields(row, count) for row, count in fields.items()}
-        rows = [row for row in rows if row not in fields]
-        _check_count(table, len(rows))
+        empty = pa.table({name: pa.array([], pa.string()) for name in names})
+        table = read_columns(text, self._header, names, note) if rows else empty
+        if fields:
+            faults |= {row: self._other_fields(row, count) for row, count in fields.items()}
+            rows = [row for row in rows if row not in fields]
+        if table.num_rows != len(rows):
+            raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {len(rows)} records")
         return table, rows, faults
 
     def _record(self, row: int) -> bytes:
@@ -226,13 +282,71 @@ class Block:
         )
 
 
-def _check_count(table: pa.Table, records: int) -> None:
-    if table.num_rows != records:
-        raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {records} records")
-
-
 def _is_utf8(text: bytes) -> bool:
     try:
         return text.decode() is not None
     except UnicodeDecodeError:
         return False
+
+
+# ---- the types of values ------------------------------------------------------------------------------------
+
+_NULLS = ["", "NA", "N/A", "n/a", "#N/A", "NULL", "null", "None", r"\N"]
+"""How programs write that a number, a date or a bool is missing. In a column of text these are texts."""
+
+_KINDS = (pa.int64(), pa.float64(), pa.bool_(), pa.date32(), pa.timestamp("us"), pa.timestamp("us", "UTC"))
+"""A column has the first of these types as which all of its values can be read; else it is text."""
+
+_CODE = r"[ \t]*(\+[0-9]+|[+-]?0[0-9xX][0-9a-fA-F]*)[ \t]*"
+"""Digits that are more a name than a number: 01234, +491234, 0x1F."""
+
+_LONG = r"^\s*[+-]?\d{16,}\s*$"
+_NO_NUMBER = 19
+"""So many digits, or more, that no int64 holds are taken for a name."""
+
+
+def typed(text: pa.StringArray, kind: pa.DataType, decimal: str, *, exact: bool) -> pa.Array:
+    """The values of a column of text as a type. exact: whether a number must keep all digits that are written.
+
+    Raises:
+        DigitsLost: It does not.
+        ArrowInvalid: A value is not of the type.
+    """
+    if is_text(kind) or kind == pa.binary():
+        return text.cast(kind)
+    text = pc.utf8_trim_whitespace(text)
+    text = pc.if_else(pc.is_in(text, pa.array(_NULLS)), pa.scalar(None, pa.string()), text)
+    if decimal != "." and not is_.is_integer(kind):
+        text = pc.replace_substring(pc.replace_substring(text, ".", "?"), decimal, ".")
+    if is_.is_time(kind):
+        dated = pc.binary_join_element_wise("1970-01-01", text, " ")
+        return dated.cast(pa.timestamp(kind.unit)).cast(kind)
+    values = text.cast(kind)
+    if exact and _is_number(kind) and _is_lost(values, text):
+        raise DigitsLost
+    return values
+
+
+def inferred(text: pa.StringArray, decimal: str) -> pa.DataType:
+    """The type of a column of text; null if it has no values."""
+    if pc.all(pc.is_in(text, pa.array([*_NULLS, None])), min_count=0).as_py():
+        return pa.null()
+    for kind in _KINDS:
+        with suppress(pa.ArrowInvalid):
+            typed(text, kind, decimal, exact=True)
+            return kind
+    return pa.string()
+
+
+def _is_lost(values: pa.Array | pa.ChunkedArray, text: pa.StringArray | pa.ChunkedArray) -> bool:
+    """Whether reading these texts lost a leading zero, a sign, or last digits of a whole number in a float column."""
+    if pc.any(pc.match_substring_regex(text, f"^{_CODE}$")).as_py():
+        return True
+    if not has_large(values):
+        return False
+    long = (each.strip().lstrip("+-") for each in text.filter(pc.match_substring_regex(text, _LONG)).to_pylist())
+    return any(len(each) >= _NO_NUMBER or is_rounded(int(each)) for each in long)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return bool(is_.is_integer(kind) or is_.is_floating(kind))

@@ -7,6 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -15,8 +16,9 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
+from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
-from nightjar.inference.input.sources.normalisation import normalised
+from nightjar.inference.input.sources.lines import in_parts
 from nightjar.inference.input.sources.protocol import bound, needing
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.messages import clip
@@ -169,7 +171,7 @@ class Postgres(Session):
     def names(self, source: str) -> pa.Schema:
         """The columns are bound by position, by which the hash of a row has them."""
         own = enumerate(self._columns(source))
-        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), str(at)) for at, each in own]))
+        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), at) for at, each in own]))
 
     def described(self, source: str) -> pa.Schema:
         return self.names(source)
@@ -351,39 +353,37 @@ def _most(counts: list[int]) -> pa.DataType:
     return list(_TYPES.values())[counts.index(most)] if most else pa.null()
 
 
-def _converted(uri: str, values: list[Any], column: pa.Field, first: int) -> tuple[pa.Array, dict[int, RowFailure]]:
+def _converted(
+    uri: str, values: list[Any], column: pa.Field, first: int
+) -> tuple[pa.ChunkedArray, dict[int, RowFailure]]:
     """The values of a column as its type, null where one is of another; and the failures of these rows.
 
     Raises:
         SchemaMismatch: Values of SQLite cannot be read as this type at all.
     """
-    kept, failures, exact = list(values), dict[int, RowFailure](), not is_declared(column)
+    parts, failures = list[pa.Array](), dict[int, RowFailure]()
     try:
-        try:
-            return _array(values, column.type, exact), {}
-        except _OTHER_TYPE:
-            pass
-        for row, value in enumerate(values):
-            try:
-                _array([value], column.type, exact)
-            except _OTHER_TYPE:
-                kept[row] = None
+        for row, _, part in in_parts(values, partial(_array, kind=column.type, exact=not is_declared(column))):
+            if isinstance(part, Exception):
                 fault = SchemaMismatch(
-                    f"{uri}: row {first + row}: column {column.name!r} is {_PYTHON[type(value)]} ({value!r:.100}), "
-                    f"{expected_type(column)}"
+                    f"{uri}: row {first + row}: column {column.name!r} is {_PYTHON[type(values[row])]} "
+                    f"({values[row]!r:.100}), {expected_type(column)}"
                 )
-                failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(value)[:2048])
-        return _array(kept, column.type, exact), failures
+                failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(values[row])[:2048])
+                part = pa.nulls(1, column.type)
+            parts.append(part)
     except pa.ArrowNotImplementedError:
         raise SchemaMismatch(f"{uri}: column {column.name!r} is of SQLite, {expected_type(column)}") from None
-
-
-_OTHER_TYPE = (pa.ArrowInvalid, pa.ArrowTypeError, TypeError, OverflowError)
-"""What `_array` raises of a value of another type."""
+    return pa.chunked_array(parts, column.type), failures
 
 
 def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
-    """The values as an array; one of another type is an error. exact: so is an integer that a float would round."""
+    """The values as an array. exact: an integer that a float would round is an error.
+
+    Raises:
+        ArrowInvalid: A value is of another type.
+        ArrowNotImplementedError: No value can be of this type.
+    """
     is_ = pa.types
     if is_.is_nested(kind):
         raise pa.ArrowNotImplementedError("no type of SQLite")
@@ -393,10 +393,10 @@ def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
     elif is_.is_integer(kind) or is_.is_floating(kind):
         known = (int,) if is_.is_integer(kind) else (int, float)
     if any(value is not None and type(value) not in known for value in values):
-        raise TypeError("another type")
+        raise pa.ArrowInvalid("another type")
     if is_.is_floating(kind):
         if exact and any(type(value) is int and is_rounded(value) for value in values):
-            raise TypeError("a float would lose digits")
+            raise pa.ArrowInvalid("a float would lose digits")
         values = [None if value is None else float(value) for value in values]
     if all(value is None for value in values):
         return pa.nulls(len(values), kind)

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, Transient
-from nightjar.inference.input.sources.normalisation import normalised
+from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import whole

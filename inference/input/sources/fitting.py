@@ -13,11 +13,10 @@ import pyarrow.types as is_
 from nightjar.inference import tensors
 from nightjar.inference.arrow_types import is_list, is_text, type_name
 from nightjar.inference.errors import SchemaMismatch
-from nightjar.inference.input.partitions import constant, values_of
-from nightjar.inference.input.sources import normalisation
-from nightjar.inference.input.sources.normalisation import decoded, difference, filled, fits, is_empty
+from nightjar.inference.input.listing import values_of
+from nightjar.inference.input.schemas import decoded, difference, filled, fits, is_empty, value_type
 from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.input.sources.rows import RowsRead, constant
 from nightjar.inference.job.input import Input
 from nightjar.inference.storage.protocol import Entry, Storage
 
@@ -73,29 +72,19 @@ def _difference(found: pa.Field, wanted: pa.Field) -> str:
     return f"{of} is {what}, {expected_type(wanted.with_type(there))}"
 
 
-def fitted(uri: str, table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast the table to `schema`.
+def fitted(uri: str, column: pa.ChunkedArray, field: pa.Field, whose: str) -> pa.ChunkedArray:
+    """A file's column in the type of a field. whose: says for the message where this type comes from.
 
     Raises:
-        SchemaMismatch: A column has nulls that the schema excludes, or values that cannot be cast.
+        SchemaMismatch: A value would change.
     """
-    table = tensors.shaped(table.select(schema.names))
-    for field in schema:
-        if not field.nullable and table[field.name].null_count:
-            raise SchemaMismatch(f"{uri}: column {field.name!r} has nulls, in the other files it is declared without")
-    table = _with_typed_nulls(table, schema)
     try:
-        return table.cast(schema) if table.schema != schema else table
+        return cast_exactly(column, field.type)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-        raise SchemaMismatch(f"{uri}: cannot be read as the other files are: {error}") from error
-
-
-def _with_typed_nulls(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Columns of nulls alone in their types in `schema`: Arrow casts them not to all types."""
-    for index, field in enumerate(table.schema):
-        if is_empty(field.type):
-            table = table.set_column(index, field.name, pa.nulls(table.num_rows, schema.field(index).type))
-    return table
+        raise SchemaMismatch(
+            f"{uri}: column {field.name!r} is {type_name(column.type)} here, and cannot be read without loss as "
+            f"{type_name(field.type)}, which {whose}: {error}"
+        ) from error
 
 
 def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
@@ -110,12 +99,14 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
         return _tensors(column, kind)
     if is_empty(column.type):
         return pa.chunked_array([pa.nulls(len(column), kind)], kind)
+    if fits(column.type, kind):
+        return column.cast(kind)
     # Arrow casts neither to nulls nor to a dictionary of numbers, so that nothing could be compared.
     own = filled(decoded(column.type), kind)
     column = column.cast(own) if own != column.type else column
     cast = column.cast(kind)
     # Arrow checks whole numbers, but lets a float lose digits, and a time its hours.
-    if not is_text(normalisation.value_type(column.type)) and not _same(column, cast.cast(column.type)):
+    if not is_text(value_type(column.type)) and not _same(column, cast.cast(column.type)):
         raise pa.ArrowInvalid("a value would change")
     return cast
 
@@ -188,15 +179,14 @@ def with_declared(given: Input, uri: str, found: Description) -> Description:
 class ColumnsToRead:
     """What a source is asked for, so that `build` makes the columns of `wanted` of it.
 
-    paths: the values of the wanted columns that come from the path. cast: the wanted columns whose types the file does
-    not have.
+    paths: the values of the wanted columns that come from the path. declared: the wanted columns that the job declares.
     """
 
     uri: str
     wanted: pa.Schema
     schema: pa.Schema
     paths: Mapping[str, pa.Scalar]
-    cast: frozenset[str]
+    declared: frozenset[str]
 
     def build(self, read: RowsRead) -> RowsRead:
         """The wanted columns, from the rows that the source read.
@@ -204,27 +194,24 @@ class ColumnsToRead:
         Raises:
             SchemaMismatch: A value cannot be cast.
         """
-        table = tensors.shaped(read.table) if self.cast else read.table
-        for name in self.cast:
-            at, wanted = table.column_names.index(name), self.wanted.field(name)
-            table = table.set_column(at, wanted, self._cast(table.column(at), wanted))
-        for name, value in self.paths.items():
-            at, column = table.schema.get_field_index(name), constant(value, table.num_rows)
-            table = table.append_column(name, column) if at < 0 else table.set_column(at, name, column)
-        table = fitted(self.uri, table, self.wanted)
-        if self.schema is not self.wanted:
-            # What a source was told of a column for its messages ends here.
-            table = pa.Table.from_arrays(table.columns, schema=self.wanted)
-        return replace(read, table=table)
+        table = tensors.shaped(read.table)
+        if not len(self.wanted):
+            return replace(read, table=table.select([]))
+        columns = [
+            constant(self.paths[field.name], table.num_rows)
+            if field.name in self.paths
+            else fitted(self.uri, table[field.name], field, self._whose(field.name))
+            for field in self.wanted
+        ]
+        for field, column in zip(self.wanted, columns, strict=True):
+            if not field.nullable and column.null_count:
+                raise SchemaMismatch(
+                    f"{self.uri}: column {field.name!r} has nulls, in the other files it is declared without"
+                )
+        return replace(read, table=pa.Table.from_arrays(columns, schema=self.wanted))
 
-    def _cast(self, column: pa.ChunkedArray, wanted: pa.Field) -> pa.ChunkedArray:
-        try:
-            return cast_exactly(column, wanted.type)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
-            raise SchemaMismatch(
-                f"{self.uri}: column {wanted.name!r} is {type_name(column.type)} here, and cannot be read without "
-                f"loss as {type_name(wanted.type)}, which input.schema declares: {error}"
-            ) from error
+    def _whose(self, name: str) -> str:
+        return "input.schema declares" if name in self.declared else "most of the input has"
 
 
 def columns_to_read(storage: Storage, source: Source, given: Input, entry: Entry, wanted: pa.Schema) -> ColumnsToRead:
@@ -234,26 +221,24 @@ def columns_to_read(storage: Storage, source: Source, given: Input, entry: Entry
         SchemaMismatch: The path does not give a declared column.
         InputCorrupt: As in `Source.columns`.
     """
-    kinds = {name for name in given.column_types() if name in wanted.names}
+    declared = frozenset(name for name in given.column_types() if name in wanted.names)
     paths = {
         name: value for name, value in values_of(entry.uri, given.partition_types()).items() if name in wanted.names
     }
-    if not kinds and not paths:
-        return ColumnsToRead(entry.uri, wanted, wanted, {}, frozenset())
+    if not declared and not paths:
+        return ColumnsToRead(entry.uri, wanted, wanted, {}, declared)
     typed, rest = source.unseen is None, [each for each in wanted if each.name not in paths]
     found = source.columns(storage, entry) if typed or not rest else pa.schema([])
     own = {each.name: each for each in reversed(found)}
     fields = []
     for each in rest:
-        if each.name in kinds:
+        if each.name in declared:
             # The type is the file's own; the column is the one that was planned.
-            mine = own.get(each.name, each).with_metadata(each.metadata) if typed else mark_declared(each)
-            fields.append(mine)
-        else:
-            fields.append(each)
+            each = own.get(each.name, each).with_metadata(each.metadata) if typed else mark_declared(each)
+        fields.append(each)
     # A table without columns has no rows: where all wanted columns come from the path, one of the file's is read, too.
     schema = pa.schema(fields or sorted(found, key=_may_fail)[:1])
-    return ColumnsToRead(entry.uri, wanted, schema, paths, frozenset(kinds if typed else ()))
+    return ColumnsToRead(entry.uri, wanted, schema, paths, declared)
 
 
 def _may_fail(column: pa.Field) -> bool:

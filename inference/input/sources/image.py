@@ -7,9 +7,8 @@ file's location; and with `label: folder` the name of the file's folder as `labe
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -62,9 +61,6 @@ class Image(OneRowSource):
         flag("upright", "turned as the camera noted in EXIF; else as the pixels are stored", "`true`"),
     )
     stands_back = True
-
-    def chosen(self, options: Mapping[str, Any]) -> Self:
-        return super().chosen({**options, **({"size": tuple(options["size"])} if "size" in options else {})})
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read. A file that is no image is a row, too: reading it will say what it is.

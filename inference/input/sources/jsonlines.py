@@ -19,11 +19,10 @@ import pyarrow.json as pj
 
 from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
-from nightjar.inference.input.schemas import usual_type
-from nightjar.inference.input.sources import lines, normalisation, packing
+from nightjar.inference.input.schemas import inside, usual_type, wider
+from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8
-from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
 from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
@@ -31,14 +30,6 @@ from nightjar.inference.storage.protocol import Storage
 
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
-
-_WHOLE = {pa.int64(): range(-(1 << 63), 1 << 63), pa.uint64(): range(1 << 64)}
-"""The types of whole numbers, and which they hold."""
-
-
-def records_in(block: bytes) -> int:
-    """The number of records in a block of whole lines."""
-    return sum(1 for line in block.split(b"\n") if line.strip())
 
 
 def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
@@ -51,12 +42,10 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     """
     numbers, records = _numbered(1, block)
     found: list[tuple[int, pa.Schema]] = []
-    large = set[str]()
     first: RowFault | None = None
     for low, high, part in in_parts(records, partial(_together, schema=None)):
         if isinstance(part, pa.Table):
             found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
-            large.update(name for name in part.column_names if has_large(part[name]))
         elif first is None:
             first = _fault(f"{uri}: line {numbers[low]}", records[low], pa.schema([]), part)
     if first is not None and not found:
@@ -65,10 +54,7 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
     for count, schema in found:
         for column in schema:
             counts[column.name][column.type] += count
-    kinds = {name: usual_type(counted, share=None) for name, counted in counts.items()}
-    if large:
-        objects = [each for each in map(_object, records) if each]
-        kinds |= {name: _exact(kinds[name], [each.get(name) for each in objects]) for name in large}
+    kinds = {name: usual_type(counted, wider) for name, counted in counts.items()}
     return pa.schema([*kinds.items()]), len(records)
 
 
@@ -129,25 +115,7 @@ def _plain(kind: pa.DataType) -> pa.DataType:
     """Replace timestamps by text: JSON has no times, and where Arrow saw a time, the next text may not be one."""
     if pa.types.is_timestamp(kind):
         return pa.string()
-    if pa.types.is_list(kind):
-        return pa.list_(_plain(kind.value_type))
-    if pa.types.is_struct(kind):
-        return pa.struct([each.with_type(_plain(each.type)) for each in kind])
-    return kind
-
-
-def _exact(kind: pa.DataType, values: Sequence[object]) -> pa.DataType:
-    """The type with whole numbers in place of floats, if all numbers are whole and a type of these holds them."""
-    if pa.types.is_floating(kind):
-        numbers = [each for each in values if isinstance(each, int | float)]
-        fits = (exact for exact, span in _WHOLE.items() if all(type(one) is int and one in span for one in numbers))
-        return next(fits, kind)
-    if pa.types.is_list(kind):
-        return pa.list_(_exact(kind.value_type, [item for each in values if isinstance(each, list) for item in each]))
-    if pa.types.is_struct(kind):
-        held = [each for each in values if isinstance(each, dict)]
-        return pa.struct([each.with_type(_exact(each.type, [one.get(each.name) for one in held])) for each in kind])
-    return kind
+    return inside(kind, lambda field: field.with_type(_plain(field.type)))
 
 
 def _loses(value: object, kind: pa.DataType) -> bool:
@@ -180,15 +148,15 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
             _read(held, pa.schema([field]))
         except pa.ArrowInvalid as wrong:
             lost = f"; {wrong}" * isinstance(wrong, DigitsLost)
-            said, kind = clip(json.dumps(value[field.name])), _kind(held, value[field.name])
+            said, kind = clip(json.dumps(value[field.name])), _kind(held)
             return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {expected_type(field)}{lost}")
     return InputCorrupt(f"{at}: not readable: {error}")
 
 
-def _kind(record: bytes, value: object) -> str:
+def _kind(record: bytes) -> str:
     """The type that the value of a record's only key has by itself."""
     with suppress(pa.ArrowInvalid):
-        return type_name(_exact(_plain(_read(record, None).schema.field(0).type), [value]))
+        return type_name(_plain(_read(record, None).schema.field(0).type))
     return "no type of its own"
 
 
@@ -202,26 +170,25 @@ def _object(record: bytes) -> dict[str, object] | None:
 class JsonLines(lines.TextSource):
     """The source of JSON lines.
 
-    Numbers are int64 or double, or uint64 if they are too large, and a text that looks like a time stays text. Keys
-    that are no columns, or that the type of an object lacks, are left out; a key that a record lacks is null.
+    Numbers are int64 or double, and a text that looks like a time stays text. Keys that are no columns, or that the
+    type of an object lacks, are left out; a key that a record lacks is null.
     """
 
     name = "JSON lines"
-    suffixes = packing.suffixes(".jsonl", ".ndjson")
+    suffixes = lines.suffixes(".jsonl", ".ndjson")
     unseen = pa.null()
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """If values of a column contradict each other, the type of most of them is the column's."""
-        with self.opened(storage, uri) as file:
-            return inferred(uri, b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES)))
+        return inferred(uri, self.first_lines(storage, uri))
 
-    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return lines.counted_units(file, size, records_in)
+    def count(self, block: bytes) -> int:
+        return sum(1 for line in block.split(b"\n") if line.strip())
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        schema = normalisation.with_nulls_except(schema, set())
+        schema = pa.schema([field.with_nullable(True) for field in schema])
         for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 

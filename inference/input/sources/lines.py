@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import codecs
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from itertools import product
 from typing import Any, TypeAlias, TypeVar
 
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.schemas import without_unseen
-from nightjar.inference.input.sources import packing
-from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable
 from nightjar.inference.job.options import choice
@@ -48,6 +48,74 @@ ENCODING = choice(
     ],
     "of the text",
 )
+
+
+# ---- compressed and recoded files ---------------------------------------------------------------------------
+
+EXPANDED = 8
+"""The assumed ratio of a compressed file's decoded size to its size."""
+
+_COMPRESSIONS = {"": None, ".gz": "gzip", ".zst": "zstd"}
+
+
+def suffixes(*kinds: str) -> tuple[str, ...]:
+    """The ends of names of files of these kinds, packed and not."""
+    return tuple(kind + packed for kind, packed in product(kinds, _COMPRESSIONS))
+
+
+def compression(uri: str) -> str | None:
+    """The codec that the end of a file's name tells; None for a file that is not compressed."""
+    lower = uri.lower()
+    if lower.endswith(".tgz"):
+        return "gzip"
+    return next((codec for end, codec in _COMPRESSIONS.items() if end and lower.endswith(end)), None)
+
+
+_UNDECODABLE = "nightjar.undecodable"
+codecs.register_error(_UNDECODABLE, lambda error: ("\udcff", getattr(error, "end", 0)))
+"""What cannot be decoded becomes the byte 0xFF in UTF-8, which has no such byte: the line is then not UTF-8 text."""
+
+
+class Reading:
+    """An open file, decompressed and recoded to UTF-8 while it is read. taken: the bytes that were read."""
+
+    def __init__(self, uri: str, file: pa.NativeFile) -> None:
+        self.uri, self.taken = uri, 0
+        self._file, self._held = file, b""
+
+    def read(self, size: int) -> bytes:
+        """The next bytes, at most `size`; none at the end."""
+        data, self._held = self._held[:size], self._held[size:]
+        new = bytes(self._file.read(size - len(data)))
+        self.taken += len(new)
+        return data + new if data else new
+
+    def unread(self, data: bytes) -> None:
+        """Give these bytes back: the next `read` returns them again."""
+        self._held = data + self._held
+
+    def seek(self, at: int) -> None:
+        """Go to a byte of a file that is neither compressed nor recoded."""
+        self._held = b""
+        self._file.seek(at)
+
+
+@contextmanager
+def opened(storage: Storage, uri: str, encoding: str = UTF8) -> Iterator[Reading]:
+    """Open a file for reading from its beginning on. encoding: of the text in it."""
+    with ExitStack() as stack:
+        file = stack.enter_context(storage.open(uri))
+        if codec := compression(uri):
+            file = stack.enter_context(pa.CompressedInputStream(file, codec))
+        if encoding != UTF8:
+            decoder = codecs.getincrementaldecoder(encoding)(_UNDECODABLE)
+            file = pa.TransformInputStream(
+                file, lambda data: decoder.decode(data, not data).encode(errors="surrogateescape")
+            )
+        yield Reading(uri, file)
+
+
+# ---- blocks of lines ----------------------------------------------------------------------------------------
 
 
 class BlockSource(Source, ABC):
@@ -95,7 +163,7 @@ class TextSource(BlockSource):
 
     encoding: str = UTF8
 
-    plain = packing.suffixes(".txt")
+    plain = suffixes(".txt")
 
     @abstractmethod
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
@@ -105,9 +173,22 @@ class TextSource(BlockSource):
             InputCorrupt: The beginning is not of this format.
         """
 
-    @abstractmethod
     def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The rows and sizes of the units of a large file of `size` bytes, after reading all of it."""
+        """The rows and sizes of the units of a large file of `size` bytes, after reading all of it. Here a row is a
+        line, and a unit has the lines that begin in its bytes.
+        """
+        starts = range(0, size, UNIT_BYTES)
+        counts = (sum(map(self.count, blocks(file, low, low + UNIT_BYTES, BLOCK_BYTES))) for low in starts)
+        return tuple(counts), tuple(min(UNIT_BYTES, size - low) for low in starts)
+
+    def count(self, block: bytes) -> int:
+        """The number of rows in a block of whole lines."""
+        raise NotImplementedError
+
+    def first_lines(self, storage: Storage, uri: str) -> bytes:
+        """The lines that begin in a file's first `SAMPLE_BYTES`."""
+        with self.opened(storage, uri) as file:
+            return b"".join(blocks(file, 0, SAMPLE_BYTES, SAMPLE_BYTES))
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """The columns come from the beginning. Rows are counted if the file is large, or is no longer than the
@@ -116,11 +197,11 @@ class TextSource(BlockSource):
         schema, read = self.beginning(storage, entry.uri)
         if self._is_one_unit(entry.uri):
             rows = UNKNOWN if read else 0
-            packed = packing.EXPANDED if packing.compression(entry.uri) else 1
+            packed = EXPANDED if compression(entry.uri) else 1
             return Description(schema, (rows,), (entry.size * packed,))
         if entry.size <= UNIT_BYTES:
             return Description(schema, (read if entry.size <= SAMPLE_BYTES else UNKNOWN,), (entry.size,))
-        with packing.opened(storage, entry.uri) as file:
+        with opened(storage, entry.uri) as file:
             return Description(schema, *self.units(file, entry.size))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
@@ -129,11 +210,11 @@ class TextSource(BlockSource):
 
     def opened(self, storage: Storage, uri: str) -> AbstractContextManager[Reading]:
         """Open a file, to read UTF-8 from its beginning on."""
-        return packing.opened(storage, uri, None if self.encoding == UTF8 else self.encoding)
+        return opened(storage, uri, self.encoding)
 
     def _is_one_unit(self, uri: str) -> bool:
         """Whether a file is one unit, however large it is: it cannot be read from the middle on."""
-        return self.encoding != UTF8 or packing.compression(uri) is not None
+        return self.encoding != UTF8 or compression(uri) is not None
 
     def in_units(self, piece: Piece) -> bool:
         """Whether the piece's file has several units."""
@@ -152,16 +233,6 @@ class TextSource(BlockSource):
 def counted_from(uri: str, low: int) -> str:
     """For messages: a file's name, and the byte from which its lines are counted, if not from its beginning."""
     return f"{uri}, from byte {low} on" if low else uri
-
-
-def counted_units(file: Reading, size: int, rows: Callable[[bytes], int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """`TextSource.units` for formats where a row is a line: a unit has the lines that begin in its bytes.
-
-    rows: the number of rows in a block of whole lines.
-    """
-    starts = range(0, size, UNIT_BYTES)
-    counts = tuple(sum(map(rows, blocks(file, low, low + UNIT_BYTES, BLOCK_BYTES))) for low in starts)
-    return counts, tuple(min(UNIT_BYTES, size - low) for low in starts)
 
 
 def whole_lines(text: bytes) -> int:
@@ -222,7 +293,7 @@ def blocks(
 
 T = TypeVar("T")
 
-LineError: TypeAlias = "pa.ArrowInvalid | UnicodeDecodeError"
+LineError: TypeAlias = "pa.ArrowInvalid | pa.ArrowTypeError | UnicodeDecodeError"
 """What parsing a line raises."""
 
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
@@ -240,7 +311,7 @@ def in_parts(items: Sequence[Any], parse: Callable[[Any], T]) -> Iterator[tuple[
         found: T | LineError
         try:
             found = parse(items[low:high])
-        except (pa.ArrowInvalid, UnicodeDecodeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError, UnicodeDecodeError) as error:
             if high - low > 1:
                 middle = (low + high) // 2
                 todo += (middle, high), (low, middle)

@@ -21,7 +21,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_list, row_bytes
 from nightjar.inference.errors import InputCorrupt
-from nightjar.inference.input.sources import normalisation
+from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.job.where import Condition
@@ -59,7 +59,7 @@ class Parquet(Source):
                 )
             width = row_bytes(file.schema_arrow)
             sizes = tuple(_decoded(group, width) for group in groups)
-            return Description(normalisation.normalised(file.schema_arrow), rows, sizes)
+            return Description(normalised(file.schema_arrow), rows, sizes)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         with _opened(storage, piece.uri) as file:

@@ -6,7 +6,7 @@ A new format is a module with a `SOURCE` here, and one line in `job.seams.SOURCE
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -27,15 +27,9 @@ from nightjar.inference.storage.protocol import Entry, Storage, is_local, untouc
 _KEY = b"nightjar:bound"
 
 
-def bound(field: pa.Field, to: str) -> pa.Field:
-    """The field, which says to what it is bound. to: whatever names it in its table, as a number."""
-    return field.with_metadata({**(field.metadata or {}), _KEY: to.encode()})
-
-
-def path(number: int, inner: Iterable[str]) -> str:
-    """What a column with a number is bound to, by which its values are found. inner: the paths of the fields in it."""
-    within = ",".join(inner)
-    return f"{number}({within})" if within else str(number)
+def bound(field: pa.Field, *to: int) -> pa.Field:
+    """The field, which says to what it is bound. to: its number in its table, and those of the fields in it."""
+    return field.with_metadata({**(field.metadata or {}), _KEY: ",".join(map(str, to)).encode()})
 
 
 def binding(field: pa.Field) -> str:
@@ -88,8 +82,6 @@ class Source(ABC):
     """For messages."""
     suffixes: tuple[str, ...] = ()
     """The ends of its files' names, in lower case; empty for a format that no name tells."""
-    of_files = True
-    """Whether `input.uri` may name one file. It may not for a table or a database."""
     mark = ""
     """A pattern of files that only the folder of a table of this format has; empty for formats of files."""
     divisible = False
@@ -102,8 +94,6 @@ class Source(ABC):
     unseen: pa.DataType | None = None
     """Set if types are inferred from values, so that those of several files are reconciled, and `read` takes any types
     as which the values can be read: the type of a column without a single value, which `describe` gives as null."""
-    beside: tuple[str, ...] = ()
-    """The ends that are added to a file's name for files that belong to it."""
     options: tuple[Option, ...] = ()
     """The options that `with_options` takes."""
     extra = ""
@@ -124,7 +114,7 @@ class Source(ABC):
         Raises:
             JobError: A value cannot be. Names the key.
         """
-        given: dict[str, Any] = dict(options)
+        given = {name: tuple(value) if isinstance(value, list) else value for name, value in options.items()}
         return replace(cast(Any, self), **given) if given else self
 
     def at(self, uri: str) -> Self:

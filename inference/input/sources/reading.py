@@ -15,8 +15,8 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.garbage import users_code_begins
+from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns, columns_to_read, with_declared
-from nightjar.inference.input.sources.normalisation import normalised
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
 from nightjar.inference.job.finding import find, folder_of, modules_in

@@ -28,6 +28,9 @@ _FREELY = 1 << 30
 
 _CGROUP = Path("/sys/fs/cgroup")
 
+_BLOCK_ROWS = 1 << 16
+"""A column has at most this many values in memory, and repeats them: the text of a folder takes no space per row."""
+
 RAW_CHARS = 2048
 """The longest text of an unreadable row that is kept, in characters."""
 
@@ -201,6 +204,13 @@ def nulls(schema: pa.Schema, rows: int) -> pa.Table:
     for column in schema:
         found = found.append_column(column.with_nullable(True), pa.nulls(rows, column.type))
     return found.select(list(range(1, 1 + len(schema))))
+
+
+def constant(value: pa.Scalar, rows: int) -> pa.ChunkedArray:
+    """A column that has the same value in each row."""
+    block = pa.repeat(value, min(rows, _BLOCK_ROWS))
+    whole, rest = divmod(rows, _BLOCK_ROWS)
+    return pa.chunked_array([block] * whole + ([block.slice(0, rest)] if rest else []), value.type)
 
 
 def _shifted(failures: Mapping[int, RowFailure], by: int) -> dict[int, RowFailure]:

@@ -78,8 +78,6 @@ class Sql(Source):
 
     name = "SQL"
     suffixes = ()
-    of_files = False
-    beside = ("-wal", "-shm", "-journal")  # SQLite makes and removes these, whoever opens the file
     options = (
         text("table", "a table or a view, of which all rows are read", "none", *_SOME),
         text("query", "in place of `table`: a query, whose rows are read", "none", *_SOME),

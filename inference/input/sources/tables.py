@@ -12,9 +12,8 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import partial
 from hashlib import sha256
 from threading import Lock
 from typing import Any, Generic, Protocol, Self, TypeVar, cast
@@ -23,13 +22,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import type_name
-from nightjar.inference.errors import InputChanged, InputCorrupt, Missing, SchemaMismatch
+from nightjar.inference.errors import InputChanged, InputCorrupt, Missing
 from nightjar.inference.input.listing import there
-from nightjar.inference.input.partitions import constant
 from nightjar.inference.input.sources import parquet
-from nightjar.inference.input.sources.fitting import cast_exactly, check_columns
+from nightjar.inference.input.sources.fitting import check_columns, fitted
 from nightjar.inference.input.sources.protocol import Description, Source
+from nightjar.inference.input.sources.rows import constant
 from nightjar.inference.job.where import Condition
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, of_table, snapshot_of
@@ -66,7 +64,6 @@ class SnapshotSource(Source, Generic[File]):
     """Base of the table formats. uri: of the table, see `Source.at`."""
 
     suffixes: tuple[str, ...] = ()
-    of_files = False
     divisible = True
     uri: str = ""
 
@@ -173,20 +170,19 @@ class TableSource(SnapshotSource[TableFile]):
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
         """The columns of a file by their names in the table. own: the file's schema."""
 
-    def as_named(
-        self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
-    ) -> pa.ChunkedArray:
-        """The values of a file's column, where the fields in it have the names that they have in the table, and those
-        that it has no longer are left out. name: of the column in the table. kind: its type in the file.
-
-        Raises:
-            ArrowInvalid, ArrowNotImplementedError: It has other fields than the file says.
+    def as_named(self, snapshot: TableSnapshot, names: list[str], table: pa.Table) -> pa.Table:
+        """Columns of the snapshot by their names in the table, also those that an older file lacks. table: as it was
+        read of the file. Here both have the same names, and a column that is lacking is null.
         """
-        return values
-
-    def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
-        """The value of a column in the rows of a file that was written before the table had the column."""
-        return pa.scalar(None, kind)
+        rows = table.num_rows
+        return pa.table(
+            {
+                name: table[name]
+                if name in table.column_names
+                else constant(pa.scalar(None, snapshot.schema.field(name).type), rows)
+                for name in names
+            }
+        )
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Only the footer is read."""
@@ -212,20 +208,18 @@ class TableSource(SnapshotSource[TableFile]):
         snapshot, file = self.listed(storage, piece.uri, piece.version)
         check_columns(piece.uri, snapshot.schema, schema)
         own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
-        there = self.stored(snapshot, own)
-        names = {name: there[name] for name in schema.names if name in there and name not in file.values}
+        there, names = self.stored(snapshot, own), [name for name in schema.names if name not in file.values]
+        # A table without columns has no rows.
+        wanted = [there[name] for name in names if name in there] or own.names[:1]
         positions = file.positions(piece.first_row, piece.first_row + piece.rows)
-        wanted = pa.schema([own.field(name) for name in names.values()])
-        table = _rows(storage, piece, wanted, positions) if names else None
-        rows = piece.rows if table is None else table.num_rows
-        columns = {}
-        for name in schema.names:
-            kind = snapshot.schema.field(name).type
-            if table is not None and name in names:
-                here = partial(self.as_named, snapshot, name, own.field(names[name]).type)
-                columns[name] = _cast(piece.uri, name, table[names[name]], kind, here)
-            else:
-                columns[name] = constant(file.values.get(name, self.before(snapshot, name, kind)), rows)
+        table = _rows(storage, piece, pa.schema([own.field(name) for name in wanted]), positions)
+        found = self.as_named(snapshot, names, table) if names else table
+        columns = {
+            name: fitted(piece.uri, found[name], snapshot.schema.field(name), "the table has")
+            if name in names
+            else constant(file.values[name], table.num_rows)
+            for name in schema.names
+        }
         return pa.table(columns)
 
 
@@ -263,15 +257,3 @@ def _rows(storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDAr
         return table
     wanted = positions - first
     return table.take(pa.array(wanted[wanted < table.num_rows], pa.int64()))
-
-
-def _cast(
-    uri: str, name: str, column: pa.ChunkedArray, kind: pa.DataType, here: Callable[[pa.ChunkedArray], pa.ChunkedArray]
-) -> pa.ChunkedArray:
-    """Cast a file's column to the table's type, which may be wider. here: renames the fields in it."""
-    try:
-        return cast_exactly(here(column), kind)
-    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise SchemaMismatch(
-            f"{uri}: column {name!r} is {type_name(column.type)}, in the table it is {type_name(kind)}: {error}"
-        ) from error

@@ -18,10 +18,9 @@ from itertools import groupby, islice
 import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
-from nightjar.inference.input.sources import packing
+from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.lines import BlockSource, not_utf8
-from nightjar.inference.input.sources.packing import Reading
+from nightjar.inference.input.sources.lines import BlockSource, Reading, not_utf8
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import flag
@@ -57,12 +56,12 @@ class Tar(BlockSource):
     decode: bool = True
 
     name = "tar"
-    suffixes = (*packing.suffixes(".tar"), ".tgz")
+    suffixes = (*lines.suffixes(".tar"), ".tgz")
     options = (flag("decode", "text and numbers by the ending of their names; else every column is bytes", "`true`"),)
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Only the first samples are read. An archive without a sample has no rows."""
-        packed = packing.EXPANDED if packing.compression(entry.uri) else 1
+        packed = lines.EXPANDED if lines.compression(entry.uri) else 1
         columns = self.columns(storage, entry)
         return Description(columns, (UNKNOWN if columns.names != [KEY] else 0,), (max(1, entry.size * packed),))
 
@@ -196,7 +195,7 @@ class _Kept:
 
 @contextmanager
 def _opened(storage: Storage, uri: str) -> Iterator[Reading]:
-    with packing.opened(storage, uri) as file:
+    with lines.opened(storage, uri) as file:
         try:
             yield file
         except tarfile.TarError as error:

@@ -7,15 +7,14 @@ unit.
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.packing import Reading
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
@@ -36,16 +35,15 @@ class Text(lines.TextSource):
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
         """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
-        with self.opened(storage, uri) as file:
-            block = b"".join(lines.blocks(file, 0, lines.SAMPLE_BYTES, lines.SAMPLE_BYTES))
+        block = self.first_lines(storage, uri)
         if block.startswith(lines.UTF16):  # most of its lines would be UTF-8, too
             lines.check_utf8(uri, 1, block)
         lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)))
         found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
         return _SCHEMA, found.table.num_rows
 
-    def units(self, file: Reading, size: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        return lines.counted_units(file, size, lambda block: block.count(b"\n") + (not block.endswith(b"\n")))
+    def count(self, block: bytes) -> int:
+        return block.count(b"\n") + (not block.endswith(b"\n"))
 
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
@@ -61,22 +59,11 @@ SOURCE = Text()
 
 def _parsed(where: str, line: int, block: bytes, lost: Unreadable) -> pa.Table:
     """A block's lines, without their ends. where, line: of the first. lost: gets lines that are not UTF-8."""
-    if not block:
-        return _SCHEMA.empty_table()
-    text = block.removesuffix(b"\n").replace(b"\r\n", b"\n").removesuffix(b"\r")
-    try:
-        text.decode()
-    except UnicodeDecodeError:
-        *whole, last = text.split(b"\n")
-        texts = [*(each + b"\n" for each in whole), last + b"\n" * block.endswith(b"\n")]
-        found = [_line(f"{where}: line {line + row}", row, each, lost) for row, each in enumerate(texts)]
-        return pa.table([pa.array(found, pa.string())], schema=_SCHEMA)
-    return pa.table([pc.split_pattern(pa.array([text], pa.string()), "\n").values], schema=_SCHEMA)
-
-
-def _line(at: str, row: int, text: bytes, lost: Unreadable) -> str | None:
-    try:
-        return text.decode().removesuffix("\n")
-    except UnicodeDecodeError as error:
-        lost.add(row, lines.not_utf8(at, error, encodings=True), text)
-        return None
+    texts = list[str | None]()
+    for row, raw in enumerate(io.BytesIO(block)):
+        try:
+            texts.append(raw.decode().removesuffix("\n").removesuffix("\r"))
+        except UnicodeDecodeError as error:
+            lost.add(row, lines.not_utf8(f"{where}: line {line + row}", error, encodings=True), raw)
+            texts.append(None)
+    return pa.table([pa.array(texts, pa.string())], schema=_SCHEMA)

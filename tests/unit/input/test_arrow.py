@@ -38,7 +38,8 @@ def read(path: Path, schema: pa.Schema | None = None) -> pa.Table:
     schema = schema or found.schema
     rows = UNKNOWN if UNKNOWN in found.rows else sum(found.rows)
     piece = Piece(entry.uri, entry.size, entry.version, 0, rows, (0, len(found.rows)))
-    return fitted(str(path), SOURCE.read(STORAGE, piece, schema), schema)
+    table = SOURCE.read(STORAGE, piece, schema)
+    return pa.table({each.name: fitted(str(path), table[each.name], each, "is asked for") for each in schema}, schema)
 
 
 FRAME = pd.DataFrame({"id": range(1000), "t": [f"ü{i}" for i in range(1000)], "x": np.arange(1000) / 8})

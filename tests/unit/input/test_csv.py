@@ -23,12 +23,11 @@ from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, JobError, NightjarError, SchemaMismatch
 from nightjar.inference.input.discovery import discover
-from nightjar.inference.input.sources import csvparsing
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.csv import SOURCE, Csv
 from nightjar.inference.input.sources.csvrecords import Records
 from nightjar.inference.input.sources.fitting import mark_declared
-from nightjar.inference.input.sources.packing import opened
+from nightjar.inference.input.sources.lines import opened
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.lake import LakeStorage
@@ -242,15 +241,6 @@ def test_whole_numbers_that_a_float_does_not_hold_cost_their_row(tmp_path: Path)
     found = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([("f", pa.float64())]))
     assert found.table["f"].to_pylist() == [0.5, None, 2.0**53, 2.0**56, 1e300, None, None]
     assert columns(tmp_path, b"f\n0.5\n9007199254740993\n") == {"f": "string"}
-
-
-@given(st.text('0x1+- ,".\n:', max_size=60))
-def test_the_quick_look_finds_each_code(text: str) -> None:
-    """Wherever it lies. What it finds in vain costs time alone."""
-    fields = re.split(r'[,\n"]', text)
-    if any(re.fullmatch(r"[ ]*([+]\d+|[+-]?0[0-9x][0-9]*)[ ]*", field) for field in fields):
-        assert csvparsing._may_hold_codes(text.encode(), b",")
-    assert not csvparsing._may_hold_codes(b"0,0.5,-0.05\n2026-01-02 03:04:05,10:05,1e-05,01/02/2026\n", b",")
 
 
 def test_nothing_is_null_and_a_number_may_be_missing_in_other_words(tmp_path: Path) -> None:

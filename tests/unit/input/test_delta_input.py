@@ -127,13 +127,13 @@ def test_a_continued_run_keeps_the_shards_of_the_files_that_are_the_same(table: 
     write_deltalake(
         table, pa.table({"id": [7], "c": ["y"], "day": [dt.date(2026, 11, 4)]}), mode="append", schema_mode="merge"
     )
-    again = make_plan(discover(STORAGE, limited), limited, "f", plan, "f")
+    again = make_plan(discover(STORAGE, limited), limited, "f", plan)
     assert set(plan.ids()) < set(again.ids())
     assert len(again) == len(plan) + 1
     file = first.files["uri"][0].as_py()
     path = DeltaTable(table).get_add_actions()["path"].to_pylist()[found_at(table, file)]
     delete_rows(table, path, [0])
-    last = make_plan(discover(STORAGE, limited), limited, "f", again, "f")
+    last = make_plan(discover(STORAGE, limited), limited, "f", again)
     assert ids_of(last, file).isdisjoint(ids_of(again, file))
     assert set(again.ids()) - ids_of(again, file) == set(last.ids()) - ids_of(last, file)
 

@@ -16,8 +16,7 @@ import steps
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.code import find_code
 from nightjar.inference.input.discovery import discover
-from nightjar.inference.input.files import input_files
-from nightjar.inference.input.lists import with_list
+from nightjar.inference.input.files import input_files, with_list
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.run.request import make_request
@@ -98,7 +97,7 @@ def test_the_lists_own_name_may_have_a_date(tmp_path: Path) -> None:
         ("# x\na.parquet\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
         (
             "a.parquet\nnames.*",
-            r"line 2: no input files at .*/names\.\*, only 1 other file, as names\.txt; take the line out",
+            r"line 2: no input files at .*/names\.\*, only other files, as names\.txt; take the line out",
         ),
         ("# x\n\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
     ],

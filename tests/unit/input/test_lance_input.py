@@ -147,11 +147,11 @@ def test_a_continued_run_keeps_the_shards_of_the_fragments_that_are_the_same(tab
     first = discover(STORAGE, job)
     plan = make_plan(first, job, "f")
     lance.write_dataset(numbered(200, 5), table, mode="append")
-    again = make_plan(discover(STORAGE, job), job, "f", plan, "f")
+    again = make_plan(discover(STORAGE, job), job, "f", plan)
     assert set(plan.ids()) < set(again.ids())
     assert len(again) == len(plan) + 1
     lance.dataset(table).delete("id = 100")
-    last = make_plan(discover(STORAGE, job), job, "f", again, "f")
+    last = make_plan(discover(STORAGE, job), job, "f", again)
     (changed,) = set(again.ids()) - set(last.ids())
     assert changed in plan.ids()
     assert len(last) == len(again)

@@ -13,8 +13,9 @@ import pytest
 from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, SchemaMismatch, ShardsFailed
-from nightjar.inference.input.partitions import constant, values_of
+from nightjar.inference.input.listing import values_of
 from nightjar.inference.input.sources import lines
+from nightjar.inference.input.sources.rows import constant
 from support import Lake
 
 FEATURES = """

@@ -181,8 +181,7 @@ def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
         if fates[each["uri"]] != "goes"
     ]
     after_lines += [line(f"new{index}", [5, 5]) for index in range(data.draw(st.integers(0, 3)))]
-    planned_by = data.draw(st.sampled_from(["", "model"]), "the names of shards made anew, or kept")
-    after = make_plan(lake(after_lines), job(shard_rows), "model", before, planned_by)
+    after = make_plan(lake(after_lines), job(shard_rows), "model", before)
     check_cover(after, after_lines)
     untouched = {
         shard.id
@@ -195,42 +194,20 @@ def test_changed_new_and_deleted_files_cost_only_the_shards_they_are_in(
     assert not stale & set(after.ids()), "no result of a changed or deleted file is used again"
 
 
-@pytest.mark.parametrize(
-    ("then", "now"),
-    [
-        ([60, 40], [0, 60, 0, 40]),
-        ([60, 0, 40], [60, 40]),
-        ([60, 40], [40, 60]),
-        ([60, 40], [100]),
-        ([100], [60, 40]),
-        ([UNKNOWN], [100]),
-        ([100], [UNKNOWN]),
-        ([3], [2]),
-    ],
-)
-@pytest.mark.parametrize("shard_rows", [10, 50, 1000])
-def test_a_file_that_has_other_units_now_is_planned_anew(then: list[int], now: list[int], shard_rows: int) -> None:
-    """It did not change: the job reads it in another format, of which a unit is something else."""
-    before = make_plan(lake([line("a", then)]), job(shard_rows), "text")
-    after = make_plan(lake([line("a", now)]), job(shard_rows), "jsonl", before, "text")
-    assert after.ids() == make_plan(lake([line("a", now)]), job(shard_rows), "jsonl").ids()
-
-
 @given(lakes(), SHARD_ROWS)
 def test_another_model_makes_every_shard_another(lines: Lines, shard_rows: int | None) -> None:
     """Promise 4: the same boundaries, but no id in common."""
     before = make_plan(lake(lines), job(shard_rows), "one")
-    after = make_plan(lake(lines), job(shard_rows), "two", before)
+    after = make_plan(lake(lines), job(shard_rows), "two")
     assert [shard.pieces for shard in after.shards()] == [shard.pieces for shard in before.shards()]
     assert not set(after.ids()) & set(before.ids())
 
 
-def test_another_model_makes_every_shard_another_also_where_the_inodes_are_others() -> None:
+def test_shards_keep_their_ids_where_the_inodes_are_others() -> None:
     """As after the folder was mounted again."""
     before = make_plan(lake([line("a", [5], version="17+20+3+1")]), job(), "one")
     now = lake([line("a", [5], version="17+20+4+2")])
-    assert make_plan(now, job(), "one", before, "one").ids() == before.ids()
-    assert make_plan(now, job(), "two", before, "one").ids() == make_plan(now, job(), "two").ids() != before.ids()
+    assert make_plan(now, job(), "one", before).ids() == before.ids() != make_plan(now, job(), "one").ids()
 
 
 @given(lakes(), SHARD_ROWS, st.integers(1, 30_000_000))
@@ -432,15 +409,15 @@ def test_a_plan_has_no_shard_of_another_plan_and_splits_none() -> None:
 def test_a_file_that_was_written_over_keeps_no_shard_by_name(changed: dict[str, Any]) -> None:
     """Whether its size or its version tells."""
     before = make_plan(lake([line("a", [5]), line("b", [5])]), job(5), "m")
-    after = make_plan(lake([{**line("a", [5]), **changed}, line("b", [5])]), job(5), "m", before, "m")
+    after = make_plan(lake([{**line("a", [5]), **changed}, line("b", [5])]), job(5), "m", before)
     assert [one == other for one, other in zip(after.ids(), before.ids(), strict=True)] == [False, True]
 
 
 def test_what_is_not_counted_keeps_its_shard_as_long_as_it_stands_and_what_cannot_be_read_does_not() -> None:
     files = [uncounted("a", 10), unreadable("b")]
     before = make_plan(lake(files), job(), "m")
-    again = make_plan(lake(files), job(actors=8), "m", before, "m")
+    again = make_plan(lake(files), job(actors=8), "m", before)
     assert again.ids() == before.ids()
-    now = make_plan(lake([uncounted("a", 10), uncounted("b", 10)]), job(), "m", before, "m")
+    now = make_plan(lake([uncounted("a", 10), uncounted("b", 10)]), job(), "m", before)
     assert len(set(now.ids()) & set(before.ids())) == 1
     assert [shard.rows for shard in now.shards()] == [UNKNOWN, UNKNOWN]
