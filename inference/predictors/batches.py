@@ -19,6 +19,7 @@ from nightjar.inference.errors import JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.job.options import choice
 from nightjar.inference.messages import install, nearest
 from nightjar.inference.predictors.arrays import (
+    NUMERIC,
     Array,
     columns,
     exact,
@@ -64,12 +65,17 @@ def to_batch(table: pa.Table, form: str) -> Any:
     kept = {name: values for name in table.column_names if (values := exact(table.column(name))) is not None}
     if form == "torch":
         try:
-            from nightjar.inference.predictors.tabular.placing import to_tensor
+            import torch
         except ModuleNotFoundError as error:
             raise JobError(
                 f"model.options.batch_format: torch is not installed; install it: {install('torch')}"
             ) from error
-        return {name: kept.get(name, to_tensor(to_numpy(table.column(name)))) for name in table.column_names}
+        plain = {name: kept.get(name, to_numpy(table.column(name))) for name in table.column_names}
+        # A copy, because torch has no read-only tensor.
+        return {
+            name: torch.from_numpy(np.array(values)) if values.dtype.kind in NUMERIC else values
+            for name, values in plain.items()
+        }
     if form == "pandas":
         return framed(table).assign(**kept) if kept else framed(table)
     return {name: kept.get(name, _writable(to_numpy(table.column(name)))) for name in table.column_names}

@@ -24,7 +24,7 @@ from nightjar.inference.predictors.language.languagemodel import ASKED, Language
 from nightjar.inference.predictors.language.prompts import Messages, prompt_of
 from nightjar.inference.predictors.language.requests import usage_of
 from nightjar.inference.predictors.language.vllmengine import EngineFailed, VllmRequests, import_vllm, side_by_side
-from nightjar.inference.predictors.tabular.torch import OnTorch
+from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
 from nightjar.inference.records import Usage
 

@@ -28,7 +28,7 @@ from nightjar.inference.predictors.arrays import from_tensor, is_tensor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.filling import Input, columns_of, fillings
-from nightjar.inference.predictors.tabular.torch import OnTorch
+from nightjar.inference.predictors.tabular.ontorch import OnTorch, device_of_job, fill_tensor
 
 if TYPE_CHECKING:
     import torch
@@ -69,7 +69,6 @@ class Keras(OnTorch):
 
     def warm(self) -> None:
         keras_on_torch()
-        import_module("nightjar.inference.predictors.tabular.placing")
 
     def load(self, job: ModelJob, path: str | None) -> Predictor:
         path = needed(job, path)
@@ -110,8 +109,6 @@ def _load(job: ModelJob, path: str) -> Model:
         raise missing("keras", ("keras",)) from error
     if Version(keras.__version__) < Version(_SAFE_SINCE):
         raise JobError(f"model.uses: the keras adapter needs Keras {_SAFE_SINCE} or newer, not {keras.__version__}")
-    from nightjar.inference.predictors.tabular.placing import device_of_job
-
     device = device_of_job(job)
     with keras.device(_named(device)):
         return Model(job, keras, _loaded(job, keras, Path(path)), device)
@@ -176,8 +173,6 @@ class Model:
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
         """Convert the columns of a Table or batch to the model's inputs, in memory from which the device can copy."""
-        from nightjar.inference.predictors.tabular.placing import fill_tensor
-
         found = fillings(self._inputs, [each.name for each in self._inputs], columns_of(batch, "keras"))
         return [fill_tensor(filling, filling.input.dtype, self._place) for filling in found]
 

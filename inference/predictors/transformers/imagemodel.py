@@ -22,7 +22,7 @@ from nightjar.inference.input.sources.image import eight_bits
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.placing import device_of_job
+from nightjar.inference.predictors.tabular.ontorch import device_of_job
 from nightjar.inference.predictors.transformers.labels import LabelHead
 from nightjar.inference.predictors.transformers.loading import load_image_processor, load_model, quiet
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder

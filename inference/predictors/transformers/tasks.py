@@ -23,7 +23,7 @@ from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Predictor, needed, versions
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
-from nightjar.inference.predictors.tabular.torch import OnTorch
+from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import (
     POOLINGS,
     PROCESSOR,

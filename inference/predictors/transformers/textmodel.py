@@ -19,7 +19,7 @@ from nightjar.inference.arrow_types import is_text
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.placing import device_of_job
+from nightjar.inference.predictors.tabular.ontorch import device_of_job
 from nightjar.inference.predictors.transformers.loading import load
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 

@@ -15,7 +15,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import NUMERIC, Array, to_array
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.placing import device_of_job
+from nightjar.inference.predictors.tabular.ontorch import device_of_job
 from nightjar.inference.predictors.transformers.loading import failed, load_model, quiet, speech_model
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 

@@ -29,7 +29,7 @@ LIBRARIES = (
     "transformers",
     "keras",
 )
-OF_TORCH = (*(f"tabular/{name}" for name in ("exported", "keras", "modules", "placing")),)
+OF_TORCH = ("batches", *(f"tabular/{name}" for name in ("keras", "modules", "ontorch", "torch")))
 OF_TEXTS = ("transformers/loading", "transformers/textmodel", "transformers/textpredictors")
 OF_FOLDERS = (*OF_TEXTS, "transformers/imagemodel", "transformers/transcriber")
 """The predictors of models in folders, of which only `loading` knows the library that loads them."""
