@@ -43,7 +43,21 @@ class Torch(OnTorch):
     options = _OPTIONS
 
     def check_keys(self, job: ModelJob) -> None:
-        _check_keys(job)
+        kind, options = kind_of(job), job.model.options
+        for name in STATE.options:
+            if name in options and name not in kind.options:
+                raise JobError(
+                    f"model.options.{name}: has no meaning for {kind.what}, as which {job.model.path} is read"
+                )
+        if kind is STATE and "model" not in options:
+            raise JobError(
+                f"model.options.model: {job.model.path} holds weights alone; name the function or class of yours that "
+                'makes the module, as "net:build"'
+            )
+        if options.get("autocast") and options.get("dtype", "float32") != "float32":
+            raise JobError(
+                "model.options.autocast: the weights already have another type by model.options.dtype; keep one"
+            )
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         """Empty if the file contains its operations. The user's code calls those of the installed torch."""
@@ -85,21 +99,6 @@ class Torch(OnTorch):
                 raise
             raise missing("torch", ("torch",)) from error
         return modules.load_program(job, path) if kind_of(job) is EXPORTED else modules.load_module(job, path)
-
-
-def _check_keys(job: ModelJob) -> None:
-    """Check that the options have a meaning for the kind of file."""
-    kind, options = kind_of(job), job.model.options
-    for name in STATE.options:
-        if name in options and name not in kind.options:
-            raise JobError(f"model.options.{name}: has no meaning for {kind.what}, as which {job.model.path} is read")
-    if kind is STATE and "model" not in options:
-        raise JobError(
-            f"model.options.model: {job.model.path} holds weights alone; name the function or class of yours that "
-            'makes the module, as "net:build"'
-        )
-    if options.get("autocast") and options.get("dtype", "float32") != "float32":
-        raise JobError("model.options.autocast: the weights already have another type by model.options.dtype; keep one")
 
 
 ADAPTER = Torch()
