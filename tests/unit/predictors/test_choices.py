@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.predictors.language.vllm import Choices, Fork, choices
+from nightjar.inference.predictors.language.vllm import Choices, choices
 
 END = 99
 
 
-def found(known: Choices, of: dict[tuple[int, ...], dict[int, float]]) -> dict[Fork, Sequence[float]]:
+Said = dict[tuple[int, ...], dict[int, float]]
+
+
+def found(known: Choices, of: Said) -> Said:
     """What a model says: by path, the probability of each token."""
-    return {fork: [math.log(of[fork.path][token]) for token in fork.tokens] for fork in known.forks}
+    return {path: {token: math.log(of[path][token]) for token in tokens} for path, tokens in known.forks.items()}
 
 
 def test_answers_that_part_at_once_are_asked_for_once() -> None:
     known = choices([[1, 5, 6], [2]], END)
-    assert known.forks == (Fork((), (1, 2)),)
+    assert known.forks == {(): (1, 2)}
     assert known.probabilities(found(known, {(): {1: 0.1, 2: 0.3}})) == pytest.approx([0.25, 0.75])
 
 
 def test_an_answer_that_another_one_goes_on_from_ends_with_the_token_that_ends_it() -> None:
     """`good`, `bad` and `badly`: after `bad` either the end follows or `ly`."""
     known = choices([[1], [2], [2, 3]], END)
-    assert known.forks == (Fork((), (1, 2)), Fork((2,), (END, 3)))
+    assert known.forks == {(): (1, 2), (2,): (END, 3)}
     said = found(known, {(): {1: 0.2, 2: 0.6}, (2,): {END: 0.3, 3: 0.1}})
     assert known.probabilities(said) == pytest.approx([0.25, 0.75 * 0.75, 0.75 * 0.25])
 
@@ -47,7 +49,7 @@ def test_the_probabilities_are_those_of_a_draw_that_may_take_only_these_answers(
 ) -> None:
     """Their sum is 1, and each is the product of what a draw takes at each token."""
     known = choices(answers, END)
-    of = {fork.path: {token: random.uniform(0.01, 1.0) for token in fork.tokens} for fork in known.forks}  # type: ignore[attr-defined]
+    of = {path: {token: random.uniform(0.01, 1.0) for token in tokens} for path, tokens in known.forks.items()}  # type: ignore[attr-defined]
     probabilities = known.probabilities(found(known, of))
     assert sum(probabilities) == pytest.approx(1.0)
 

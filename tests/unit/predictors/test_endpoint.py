@@ -27,7 +27,7 @@ from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Usage
 from support import is_true, wait_until
 
-product = lazily("nightjar.inference.predictors.language.endpoint")
+product = lazily("nightjar.inference.predictors.language.openai")
 KEY = "sk-very-secret-key"
 
 
