@@ -62,9 +62,6 @@ FORMS = ("json_schema", "regex", "choice")
 class LanguageModel(Adapter):
     """Base of these adapters."""
 
-    probabilities = False
-    """Whether the probability of each choice is known."""
-
     def check_keys(self, job: ModelJob) -> None:
         options = job.model.options
         prompt = prompt_of(job)
@@ -79,7 +76,7 @@ class LanguageModel(Adapter):
             raise JobError(f"model.{forms[0]}: model.{forms[1]} is there, too; keep one of the two")
         if isinstance(schema := options.get("json_schema"), Mapping):
             check_schema(schema)
-        Reader(job, probabilities=self.probabilities)
+        Reader(job)
         check_rescored(job)
 
     def named(self, job: ModelJob) -> tuple[str, tuple[str, ...]]:
