@@ -40,8 +40,6 @@ class OpenAI(LanguageModel):
         *ASKED,
         keywords("extra_body", "goes with each request, for what only this endpoint knows", "none", "a mapping"),
         whole("requests_in_flight", "requests that are underway at once, in each actor", "32"),
-        whole("requests_per_minute", "the most requests that begin in a minute, in all actors together", "no limit"),
-        whole("tokens_per_minute", "the most tokens asked for in a minute, in all actors together", "no limit"),
         number("timeout_s", "the longest wait for an answer, in seconds", "600", 0.1, 86400),
         COST,
         text("key_env", "the environment variable that has the key", f"`{KEY_ENV}`, if it is set"),
@@ -81,28 +79,6 @@ def _check_cost(job: ModelJob, cost: Mapping[str, Any], api: str) -> None:
         raise JobError("model.cost.output_mtok: is required, as answers have tokens, too; write 0 if they are free")
 
 
-class Pace:
-    """A limit for each minute. What is spent is spread evenly: a minute never begins with a burst."""
-
-    def __init__(self, per_minute: float) -> None:
-        """per_minute: 0 for no limit."""
-        self._each_s = 60.0 / per_minute if per_minute else 0.0
-        self._free_at = 0.0
-
-    async def spend(self, amount: float) -> None:
-        """Wait until this may be spent. Who asks first is first."""
-        if not self._each_s:
-            return
-        now = time.monotonic()
-        begins = max(now, self._free_at)
-        self._free_at = begins + amount * self._each_s
-        await asyncio.sleep(begins - now)
-
-    def correct(self, more: float) -> None:
-        """Take into account that it was more than was said, or less."""
-        self._free_at += more * self._each_s
-
-
 IN_FLIGHT = 32
 TIMEOUT_S = 600.0
 LONGEST_PAUSE_S = 60.0
@@ -114,10 +90,6 @@ LOOK_S = 0.25
 BY_CHANCE = 1e-6
 """A row is lost to 429 if a row is refused so often by chance in fewer cases than this. A busy endpoint that answers
 every second request refuses one of a thousand rows ten times."""
-
-CHARS_PER_TOKEN = 4
-"""For `tokens_per_minute` a prompt counts with as many tokens as it has characters, divided by this, until the endpoint
-says how many it had."""
 
 _BUSY = 429
 
@@ -186,10 +158,6 @@ class Endpoint(Requests):
         self._key_env = options.get("key_env", KEY_ENV)
         self.device = urlsplit(self._url).netloc
         self._fixed = self._body(options)
-        self._max_tokens: int = options.get("sampling", {}).get("max_tokens", 0)
-        actors = max(1, job.resources.max_actors)
-        self._requests = Pace(options.get("requests_per_minute", 0) / actors)
-        self._tokens = Pace(options.get("tokens_per_minute", 0) / actors)
         self._tries, self._backoff_s = job.whole.retry.attempts, job.whole.retry.backoff_s
         self._patience_s = job.whole.retry.stall_s
         self._answered = self._refused = 0
@@ -231,7 +199,8 @@ class Endpoint(Requests):
         tried, began, answered = 0, time.monotonic(), self._answered
         refusals = _Refusals(answered, self._refused, answered)
         while True:
-            spent = await self._permitted(request)
+            while (left := self._left_alone()) > 0:
+                await asyncio.sleep(min(left, LOOK_S))
             sent = time.monotonic()
             try:
                 found = await self._ask(request)
@@ -245,7 +214,6 @@ class Endpoint(Requests):
             else:
                 self._answered += 1
                 self._answered_at = time.monotonic()
-                self._tokens.correct(found.prompt_tokens + found.output_tokens - spent)
                 return found, usage_of(found, time.monotonic() - sent, retries=tried + refusals.own)
             tried += 1
             if tried >= self._tries:
@@ -271,15 +239,6 @@ class Endpoint(Requests):
         if self._answered > answered:
             return PromptInvalid(f"while other rows were answered, {said}")
         return EndpointFailed(f"model.url: {self._url} answers no request: {said}")
-
-    async def _permitted(self, request: Mapping[str, Any]) -> int:
-        """Wait until a request may begin. Returns the tokens that it counts with."""
-        while (wait := self._left_alone()) > 0:
-            await asyncio.sleep(min(wait, LOOK_S))
-        await self._requests.spend(1)
-        tokens = len(str(request.get("messages") or request.get("prompt") or request.get("input")))
-        await self._tokens.spend(count := tokens // CHARS_PER_TOKEN + self._max_tokens)
-        return count
 
     def _busy(self, error: Exception, refusals: _Refusals, began: float) -> float:
         """Count a request that is refused as too much (429). Returns the seconds until it may be sent again; the others
