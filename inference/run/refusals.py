@@ -27,7 +27,7 @@ from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.evaluators import TASKS
 from nightjar.inference.output import exports, hive, targets
 from nightjar.inference.output.parts import output_schema, readers_schema
-from nightjar.inference.predictors import check_keys, input_columns, model_columns
+from nightjar.inference.predictors import check_keys, input_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.storage.protocol import is_local, join
@@ -95,11 +95,6 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
             f"label: {job.label!r} is {schema.field(job.label).type}; a label is {TASKS[job.evaluation.task].LABELS} "
             f"(evaluation.task: {job.evaluation.task})"
         )
-    for each in model_jobs(job):
-        features = model_columns(each, schema)
-        if each.preprocess is None:
-            with naming(each):
-                adapter_of(each).check_columns(each, pa.schema([schema.field(name) for name in features]))
     for name in carried:
         if two := alike([schema.field(name)]):
             raise JobError(f"carry: of the fields of {name!r} {not_told_apart(*two)}; leave the column out")
