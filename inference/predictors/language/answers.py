@@ -102,11 +102,7 @@ class Reader:
             raise AnswerInvalid(f"the answer has not the form of model.{self._form}: {answer.text[:200]!r}")
         if self.schema is None:
             return known | self._fitting(dict.fromkeys(self._read, answer.text))
-        try:
-            found = self._parsed(answer)
-        except RecursionError:  # brackets in brackets, as of a model that repeats itself
-            _check_whole(answer, "its JSON was complete")
-            raise AnswerInvalid(f"the answer is nested too deeply to be read: {answer.text[:200]!r}") from None
+        found = self._parsed(answer)
         if self._choices is not None:
             return known | dict.fromkeys(self._read, found[_CHOSEN])
         return known | self._fitting({name: found.get(name) for name in self._read})
@@ -118,10 +114,11 @@ class Reader:
         """The answer as JSON that follows the schema."""
         try:
             found = json.loads(answer.text)  # of an object, what was cut is never JSON
-        except ValueError as error:
+            wrong = next(self._validator.iter_errors(found), None)
+        except (ValueError, RecursionError) as error:  # a model that repeats itself opens brackets in brackets
             _check_whole(answer, "its JSON was complete")
-            raise AnswerInvalid(f"the answer is no JSON ({error}): {answer.text[:200]!r}") from None
-        if wrong := next(self._validator.iter_errors(found), None):
+            raise AnswerInvalid(f"the answer is no JSON that can be read ({error}): {answer.text[:200]!r}") from None
+        if wrong:
             raise AnswerInvalid(f"the answer does not follow the schema: {wrong.message[:200]} (at {wrong.json_path})")
         return found
 
