@@ -82,19 +82,16 @@ def keras_on_torch() -> Any:
         ImportError: It is not installed.
         JobError: Something else has imported it with another backend.
     """
-    with _IMPORT, tempfile.TemporaryDirectory() as empty, environment(_settings(empty)):
-        import keras
+    with _IMPORT, tempfile.TemporaryDirectory() as empty:
+        settings = {} if "keras" in sys.modules else {"KERAS_BACKEND": "torch", "KERAS_HOME": empty}
+        with environment(settings):
+            import keras
     if (backend := keras.backend.backend()) != "torch":
         raise JobError(
             f"model.uses: the keras adapter computes with torch, and this process has already imported Keras with "
             f"{backend}; set KERAS_BACKEND=torch before the import"
         )
     return keras
-
-
-def _settings(home: str) -> dict[str, str]:
-    """What Keras is told by the environment, if it is still to be imported."""
-    return {} if "keras" in sys.modules else {"KERAS_BACKEND": "torch", "KERAS_HOME": home}
 
 
 def _load(job: ModelJob, path: str) -> Model:
@@ -114,9 +111,9 @@ def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:
     named = str(job.model.path)
     try:
         if path.suffix.lower() == ".keras":
-            _check_weights(path)
-        else:
-            _check_layers(path)
+            with zipfile.ZipFile(path) as archive:
+                if (broken := archive.testzip()) is not None:
+                    raise ValueError(f"{broken} in it was changed")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # advice for whoever wrote the layers
             return keras.saving.load_model(path, compile=False, safe_mode=not job.model.trusted)
@@ -129,25 +126,10 @@ def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:
         ) from error
 
 
-def _check_weights(path: Path) -> None:
-    """Check every byte of an archive against its checksums."""
-    with zipfile.ZipFile(path) as archive:
-        if (broken := archive.testzip()) is not None:
-            raise ValueError(f"{broken} in it was changed")
-
-
 def _first(error: BaseException) -> BaseException:
     """The error that began it. Keras wraps it in others, which print the model's whole description."""
     before = error.__cause__ or error.__context__
     return error if before is None else _first(before)
-
-
-def _check_layers(path: Path) -> None:
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        if "model_config" not in file.attrs:
-            raise ValueError("the file holds weights alone, without the layers; save the whole model: model.save(…)")
 
 
 class Model:
