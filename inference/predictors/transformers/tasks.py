@@ -25,8 +25,6 @@ from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import (
     POOLINGS,
-    PROCESSOR,
-    TOKENISER,
     look,
     recipe_of,
 )
@@ -38,8 +36,8 @@ class Rows:
 
     takes: str
     """What a row holds, for messages."""
-    readers: tuple[str, ...]
-    """What the folder has beside the model, as in `look`."""
+    reads: Mapping[str, bool]
+    """What the folder has beside the model: keywords of `look`."""
     counted: tuple[str, ...]
     """The distributions whose versions are the fingerprint."""
     computes: str
@@ -53,7 +51,7 @@ _TOKENS = "a number of tokens"
 
 TEXT = Rows(
     takes="text",
-    readers=(TOKENISER,),
+    reads={},
     counted=("transformers", "tokenizers"),
     computes="textpredictors",
     options=(
@@ -75,14 +73,14 @@ TEXT = Rows(
 )
 IMAGE = Rows(
     takes="images",
-    readers=(PROCESSOR,),
+    reads={"tokenizer": False, "processor": True},
     counted=("transformers", "pillow"),  # Pillow scales the images
     computes="imagemodel",
     options=(_DTYPE, BATCH_FORMAT),
 )
 SOUND = Rows(
     takes="sound",
-    readers=(PROCESSOR, TOKENISER),
+    reads={"processor": True},
     counted=("transformers", "tokenizers"),
     computes="transcriber",
     options=(
@@ -151,7 +149,7 @@ class TaskAdapter(OnTorch):
         return predictor
 
     def _look(self, job: ModelJob, path: str) -> Any:
-        return self._inspect(job, Path(path), str(job.model.path), *self._rows.readers)
+        return self._inspect(job, Path(path), str(job.model.path), **self._rows.reads)
 
     def _module(self) -> Any:
         return import_module(f"nightjar.inference.predictors.transformers.{self._rows.computes}")
