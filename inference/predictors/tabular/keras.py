@@ -35,8 +35,6 @@ if TYPE_CHECKING:
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 """Suffixes of an archive and of HDF5; Keras tells them by these, too."""
 
-_HOW = "write one with model.save('model.keras')"
-
 _IMPORT = threading.Lock()
 _SAFE_SINCE = "3.15"
 """Files get around the `safe_mode` of older releases."""
@@ -53,15 +51,11 @@ class Keras(OnTorch):
         return versions("keras", ("keras",)) | versions("torch", ("torch",))
 
     def inspect(self, job: ModelJob, path: str) -> None:
-        named, file = str(job.model.path), Path(path)
-        if (file / "saved_model.pb").is_file():
+        if Path(path).suffix.lower() not in _SUFFIXES:
             raise JobError(
-                f"model.path: {named} is a SavedModel, the folder that model.export() writes: a graph that only "
-                f"TensorFlow computes; load the model where it was made, and {_HOW}, or score it with a class "
-                "of your own"
+                f"model.path: {job.model.path} is not a .keras, .h5 or .hdf5 file; load the model where it was made, "
+                "and write one with model.save('model.keras')"
             )
-        if file.suffix.lower() not in _SUFFIXES:
-            raise JobError(f"model.path: {named} is not a .keras, .h5 or .hdf5 file; {_HOW}")
 
     def warm(self) -> None:
         keras_on_torch()
