@@ -183,21 +183,15 @@ def _alike(kind: pa.DataType, made: pa.DataType) -> bool:
     return is_list(kind) and getattr(kind, "list_size", -1) in sizes and _alike(kind.value_type, made.value_type)
 
 
-def _makes_vector(job: ModelJob) -> None:
-    (name, kind), *others = job.model.output_types().items()
-    if others or not is_list(kind):
-        raise JobError(
-            f"model.outputs: the embed adapter makes one output, a vector; write {{{name}: float32[384]}} with the "
-            "model's own number"
-        )
+def _makes_one(fits: Callable[[pa.DataType], bool], what: str) -> Callable[[ModelJob], None]:
+    """The check of the outputs of a task that makes one. what: it makes, and how it is declared."""
 
+    def check(job: ModelJob) -> None:
+        (name, kind), *others = job.model.output_types().items()
+        if others or not fits(kind):
+            raise JobError(f"model.outputs: the {job.model.uses} adapter makes one output, {what.format(name=name)}")
 
-def _makes_text(job: ModelJob) -> None:
-    (name, kind), *others = job.model.output_types().items()
-    if others or not is_text(kind):
-        raise JobError(
-            f"model.outputs: the speech-recognition adapter makes one output, a text; write {{{name}: string}}"
-        )
+    return check
 
 
 def _check_template(job: ModelJob) -> None:
@@ -227,7 +221,7 @@ EMBED = TaskAdapter(
         flag("normalize", "vectors of length 1", f"{_SAY} `false`"),
         text("prompt", "stands before each text", "the folder's default prompt, mostly none"),
     ),
-    _makes_vector,
+    _makes_one(is_list, "a vector; write {{{name}: float32[384]}} with the model's own number"),
     inspect=recipe_of,
 )
 TEXT_CLASSIFICATION = TaskAdapter(
@@ -289,5 +283,5 @@ SPEECH_RECOGNITION = TaskAdapter(
     "`uses: speech-recognition`: what is said in each recording, by a Hugging Face model in a folder.",
     SOUND,
     "Transcriber",
-    check=_makes_text,
+    check=_makes_one(is_text, "a text; write {{{name}: string}}"),
 )
