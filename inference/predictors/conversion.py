@@ -75,18 +75,11 @@ def _check_no_null(name: str, nulls: int) -> None:
         raise OutputInvalid(f"output {name!r} is a tensor, which has no nulls; a row is None, or has a None inside")
 
 
-def _without_views(kind: pa.DataType) -> pa.DataType:
-    if not is_list(kind):
-        return kind
-    inner = _without_views(kind.value_type)
-    return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.large_list(inner)
-
-
 def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     """The values as an Arrow array of their own type."""
     if isinstance(value, pa.Array):
         if holds_list_view(value.type):
-            return pa.array(value.to_pylist(), _without_views(value.type))
+            raise ValueError(f"Arrow cannot convert {value.type}; return a list")
         return value.storage if isinstance(value, pa.ExtensionArray) else value
     if is_series(value):
         # In a numpy-backed float Series NaN stays NaN, as in an array; pandas' own types have nulls.
