@@ -71,8 +71,8 @@ class Sklearn(Adapter):
         return found | {owners[top][0]: metadata.version(owners[top][0]) for top in sorted(tops)}
 
     def inspect(self, job: ModelJob, path: str) -> None:
-        """Check that the file is an archive, as those of skops, or trusted. `load` checks what it holds: to import skops
-        takes seconds.
+        """Check that the file is an archive, as those of skops, or trusted. `load` checks what it holds: skops takes
+        seconds to be imported.
         """
         if not zipfile.is_zipfile(path):
             check_trusted(job, "a pickle or joblib file", _HOW)
