@@ -212,6 +212,8 @@ class LightGBM(Booster):
         rest = content[sizes.end() + sum(map(int, sizes[1].split())) :]
         if not rest.startswith(b"end of trees\n") or (b"\nparameters:" in rest and b"\nend of parameters" not in rest):
             raise ValueError("its end is missing")
+        if b"\npandas_categorical:" in rest and not rest.endswith(b"\n"):
+            raise ValueError("its end is missing")
 
     def __init__(self, job: ModelJob, library: Any, content: bytes) -> None:
         super().__init__(job, library, content)

@@ -71,11 +71,13 @@ class Sklearn(Adapter):
         return found | {owners[top][0]: metadata.version(owners[top][0]) for top in sorted(tops)}
 
     def inspect(self, job: ModelJob, path: str) -> None:
-        """Check that the file is an archive, as those of skops, or trusted. `load` checks what it holds: skops takes
-        seconds to be imported.
-        """
+        """Check that the file is one of skops, or trusted. `load` checks its types: to import skops takes seconds."""
         if not zipfile.is_zipfile(path):
             check_trusted(job, "a pickle or joblib file", _HOW)
+            return
+        with zipfile.ZipFile(path) as archive:
+            if "schema.json" not in archive.namelist():
+                raise JobError(f"model.path: {job.model.path} is not a skops file; {_HOW}")
 
     def warm(self) -> None:
         import skops.io  # noqa: F401 (the import itself is the purpose)
