@@ -75,14 +75,14 @@ IMAGE = Rows(
     takes="images",
     reads={"tokenizer": False, "processor": True},
     counted=("transformers", "pillow"),  # Pillow scales the images
-    computes="imagemodel",
+    computes="mediapredictors",
     options=(_DTYPE, BATCH_FORMAT),
 )
 SOUND = Rows(
     takes="sound",
     reads={"processor": True},
     counted=("transformers", "tokenizers"),
-    computes="transcriber",
+    computes="mediapredictors",
     options=(
         _DTYPE,
         whole(
