@@ -135,11 +135,11 @@ class _Refusals:
 
     def by_chance(self, answered: int, refused: int) -> float:
         """How probable it is that a row is refused so often, if each request is refused as often as those of the other
-        rows are. 1 if none of them was answered.
+        rows are, and once more: a few that were all answered say little of how busy the endpoint is.
         """
         others = answered - self.answered
-        again = refused - self.refused - self.own
-        return (again / (again + others)) ** self.own if others else 1.0
+        again = refused - self.refused - self.own + 1
+        return (again / (again + others)) ** self.own
 
 
 class Endpoint(Requests):

@@ -222,10 +222,10 @@ def test_a_row_that_is_always_refused_as_too_much_costs_itself_and_no_time_of_th
         assert found.outputs["answer"][1:] == [text.upper() for text in others]
         lost = found.outputs["answer"][0]
         assert isinstance(lost, PromptInvalid)
-        said = "while other rows were answered, the endpoint refused the request as too much (429), 3 times: "
-        assert str(lost).startswith(said)
+        said = r"^while other rows were answered, the endpoint refused the request as too much \(429\), [3-6] times: "
+        assert re.match(said, str(lost))
         assert too_large in str(lost)
-        assert server.texts().count("long") == 3
+        assert 3 <= server.texts().count("long") <= 6
         times = sorted(each.at for each in server.asked if each.text != "long")
         assert max(after - before for before, after in itertools.pairwise(times)) < 0.5, "the others went on"
 
