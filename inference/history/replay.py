@@ -361,12 +361,12 @@ def _asked(
     """Ask language models for some rows, from all over the shard: each has its price, and all would be a night's."""
     everything = joined.table.num_rows
     readable = [row for row in range(everything) if row not in joined.failures]
-    count = min(len(readable), ROUNDS * max(scorer.most for scorer in scorers))
+    count = min(len(readable), ROUNDS * max(scorer.requests.most for scorer in scorers))
     rows = [readable[index * len(readable) // count] for index in range(count)]
     table = selected(joined.table, np.array(rows, np.int64))
     began = time.monotonic()
     _finish(score_models(table, [replace(model, size=BatchSize(max(1, count))) for model in models]))
     score_s = time.monotonic() - began + read_s * count / max(1, everything)
     return Measured(
-        shard.id, count, load_s, score_s, everything, NO_USAGE.plus(*(scorer.claimed() for scorer in scorers))
+        shard.id, count, load_s, score_s, everything, NO_USAGE.plus(*(scorer.requests.claimed() for scorer in scorers))
     )

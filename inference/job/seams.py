@@ -109,8 +109,6 @@ FRAMEWORKS = {
         documents=("json_schema",),
         aside=(
             "requests_in_flight",
-            "requests_per_minute",
-            "tokens_per_minute",
             "timeout_s",
             "key_env",
             "cost",

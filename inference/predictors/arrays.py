@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,19 +43,6 @@ def to_numpy(column: pa.Array | pa.ChunkedArray) -> Array:
     stacked = _stacked(array)
     plain: Array = array.to_numpy(zero_copy_only=False) if stacked is None else stacked
     return plain
-
-
-def writable(values: Array, memory: Sequence[pa.Buffer]) -> Array:
-    """An array that may be written to: the same one if it lies in one of these buffers, else a copy. Arrow marks each
-    array as read-only that shares its memory.
-    """
-    if values.flags.writeable:
-        return values
-    address = values.__array_interface__["data"][0]
-    for buffer in memory:
-        if buffer.is_mutable and buffer.address <= address <= buffer.address + buffer.size - values.nbytes:
-            return np.ndarray(values.shape, values.dtype, buffer, address - buffer.address, values.strides)
-    return values.copy()
 
 
 def exact(column: pa.Array | pa.ChunkedArray) -> Array | None:

@@ -9,6 +9,11 @@ Whether a value fits never depends on the other rows: they are another batch whe
 
 from __future__ import annotations
 
+import datetime as dt
+import difflib
+from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
+from types import NoneType
 from typing import Any
 
 import numpy as np
@@ -17,8 +22,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import holds_list_view, is_list, is_number, is_text, type_name
 from nightjar.inference.errors import OutputInvalid
-from nightjar.inference.predictors.arrays import Array, from_tensor, is_series, is_tensor, joined
-from nightjar.inference.predictors.objects import from_objects, leaf, nan_is_null
+from nightjar.inference.predictors.arrays import Array, from_tensor, is_missing, is_series, is_tensor, joined
 
 
 def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = None) -> pa.Array:
@@ -70,22 +74,15 @@ def _check_no_null(name: str, nulls: int) -> None:
         raise OutputInvalid(f"output {name!r} is a tensor, which has no nulls; a row is None, or has a None inside")
 
 
-def _without_views(kind: pa.DataType) -> pa.DataType:
-    if not is_list(kind):
-        return kind
-    inner = _without_views(kind.value_type)
-    return pa.list_(inner, kind.list_size) if pa.types.is_fixed_size_list(kind) else pa.large_list(inner)
-
-
 def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
     """The values as an Arrow array of their own type."""
     if isinstance(value, pa.Array):
         if holds_list_view(value.type):
-            return pa.array(value.to_pylist(), _without_views(value.type))
+            raise ValueError(f"Arrow cannot convert {value.type}; return a list")
         return value.storage if isinstance(value, pa.ExtensionArray) else value
     if is_series(value):
         # In a numpy-backed float Series NaN stays NaN, as in an array; pandas' own types have nulls.
-        numpy_backed = isinstance(value.dtype, np.dtype) or pa.types.is_struct(leaf(declared))
+        numpy_backed = isinstance(value.dtype, np.dtype) or pa.types.is_struct(_leaf(declared))
         plain = value.to_numpy() if numpy_backed else pa.array(value)
         if numpy_backed and is_list(declared) and _holds_nothing(plain):
             return pa.nulls(len(plain))
@@ -110,7 +107,7 @@ def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa
         and not (is_list(declared) and values[0].ndim < 2)
     ):
         return _from_numpy(np.stack(values), declared, rows)
-    return from_objects(values, declared)
+    return _from_objects(values, declared)
 
 
 def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Array:
@@ -139,7 +136,7 @@ def _holds_nothing(values: Array) -> bool:
 
 def _flat_or_lists(values: Array, declared: pa.DataType) -> pa.Array:
     if values.ndim == 1:
-        return pa.array(values, from_pandas=nan_is_null(declared))
+        return pa.array(values, from_pandas=_nan_is_null(declared))
     if values.shape[1] == 0:
         return pa.array(values.tolist())
     inner = _flat_or_lists(values.reshape(-1, *values.shape[2:]), declared)
@@ -170,9 +167,11 @@ def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
         held = dict(zip((field.name for field in array.type), array.flatten(), strict=True))
         fields = [_cast(held[field.name], field.type) for field in declared]
         return pa.StructArray.from_arrays(fields, fields=list(declared), mask=array.is_null())
-    if is_list(declared) and pa.types.is_struct(leaf(declared)) and not pa.types.is_null(array.type):
-        return _lists(array, _cast(array.flatten(), declared.value_type), declared)
-    if pa.types.is_floating(array.type) and nan_is_null(declared):
+    if is_list(declared) and pa.types.is_struct(_leaf(declared)) and not pa.types.is_null(array.type):
+        lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy()
+        lists = _in_lists(_cast(array.flatten(), declared.value_type), lengths, array.is_null())
+        return lists if lists.type == declared else lists.cast(declared)
+    if pa.types.is_floating(array.type) and _nan_is_null(declared):
         array = pc.if_else(pc.is_nan(array), None, array)
     cast = array.cast(declared)
     _check_values(array, cast)
@@ -201,10 +200,157 @@ def _check_same(array: pa.Array, cast: pa.Array, held: str) -> None:
         raise ValueError(f"it holds {held}")
 
 
-def _lists(lists: pa.Array, values: pa.Array, declared: pa.DataType) -> pa.Array:
-    """The lists with other values, as the declared type. values: those of all lists that are not null, in order."""
-    lengths = pc.fill_null(pc.list_value_length(lists), 0).cast(pa.int32())
-    ends = np.cumsum(lengths.to_numpy(), dtype=np.int32)
-    offsets = pa.array(np.concatenate([[0], ends]).astype(np.int32))
-    found = pa.ListArray.from_arrays(offsets, values, mask=lists.is_null())
-    return found if found.type == declared else found.cast(declared)
+# ---- Python's objects, as a predictor returns them in lists, Series and arrays of objects ----------------------
+#
+# Arrow infers a type from the first object. After a date it drops the time of a moment; of dicts it knows only the keys
+# that some row has; an integer is one of int64. What became of a row would depend on those beside it, or a value would
+# not fit that does, so such objects are looked at one by one.
+
+_LIKE = 0.8
+"""How alike two keys are of which one is taken for a misspelling of the other, as `difflib` counts."""
+
+
+def _from_objects(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
+    """The n values as an array of n, of their own type, which may differ from the declared one.
+
+    Raises:
+        ValueError: A value is of no type, or they are of several. pyarrow raises TypeError and OverflowError, too.
+    """
+    if is_list(declared) or pa.types.is_struct(declared):
+        values = [None if is_missing(value) else value for value in values]
+    if pa.types.is_struct(declared) and all(value is None or isinstance(value, Mapping) for value in values):
+        return _structs(values, declared)
+    if is_list(declared) and _is_looked_at(_leaf(declared)) and _are_lists(values):
+        return _lists_of(values, declared)
+    if pa.types.is_temporal(declared):
+        return _times(values, declared)
+    return _inferred(values, declared)
+
+
+def _leaf(kind: pa.DataType) -> pa.DataType:
+    """The type of what lies in lists, of any depth."""
+    while is_list(kind):
+        kind = kind.value_type
+    return kind
+
+
+def _nan_is_null(declared: pa.DataType) -> bool:
+    """Whether NaN means null, as where numpy and pandas write missing values. Only among floats NaN is a value, and
+    there may be some within lists and structs.
+    """
+    return not (pa.types.is_floating(declared) or is_list(declared) or pa.types.is_struct(declared))
+
+
+def _inferred(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
+    nulls = _nan_is_null(declared)
+    try:
+        return pa.array(values, from_pandas=nulls)
+    except OverflowError:  # Arrow infers int64 for every integer
+        return pa.array(values, _of_uint64(declared), from_pandas=nulls)
+
+
+def _of_uint64(declared: pa.DataType) -> pa.DataType:
+    """A list type as deep as the declared one, of uint64; or uint64 itself."""
+    return pa.list_(_of_uint64(declared.value_type)) if is_list(declared) else pa.uint64()
+
+
+def _is_looked_at(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_struct(kind) or pa.types.is_temporal(kind))
+
+
+def _structs(values: Sequence[Mapping[str, Any] | None], declared: pa.DataType) -> pa.Array:
+    """Dicts with the declared keys alone; a key that a dict lacks is null."""
+    names = tuple(field.name for field in declared)
+    for value in values:
+        if value is not None and value.keys() != set(names):
+            _check_spelling(names, frozenset(value))
+    columns = [
+        _from_objects([None if value is None else value.get(field.name) for value in values], field.type)
+        for field in declared
+    ]
+    return pa.StructArray.from_arrays(columns, list(names), mask=_nulls(values))
+
+
+@lru_cache(maxsize=256)
+def _check_spelling(declared: tuple[str, ...], given: frozenset[Any]) -> None:
+    """Raise a ValueError if a key of a dict is probably a declared one that it lacks."""
+    others = [str(key) for key in given.difference(declared)]
+    for name in declared:
+        if name not in given and (close := difflib.get_close_matches(name, others, 1, _LIKE)):
+            raise ValueError(f"a dict has {close[0]!r}, which is not declared, and no {name!r}")
+
+
+def _are_lists(values: Sequence[Any]) -> bool:
+    """Whether each value is None or a list of some kind, and they are not simply arrays of one type."""
+    if not all(value is None or isinstance(value, list | tuple | np.ndarray) for value in values):
+        return False
+    kinds = {getattr(value, "dtype", None) for value in values}
+    return len(kinds) > 1 or not kinds.isdisjoint({None, np.dtype(object)})
+
+
+def _lists_of(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
+    items = _from_objects([item for value in values if value is not None for item in value], declared.value_type)
+    return _in_lists(items, [0 if value is None else len(value) for value in values], _nulls(values))
+
+
+def _in_lists(items: pa.Array, lengths: Sequence[int] | Array, nulls: pa.Array) -> pa.Array:
+    """Lists of these lengths, one after the other."""
+    offsets = np.concatenate([[0], np.cumsum(lengths, dtype=np.int32)]).astype(np.int32)
+    return pa.ListArray.from_arrays(pa.array(offsets), items, mask=nulls)
+
+
+def _nulls(values: Sequence[Any]) -> pa.Array:
+    return pa.array([value is None for value in values], pa.bool_())
+
+
+# ---- dates, times and spans -----------------------------------------------------------------------------------
+
+
+def _times(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
+    """Values of a type of time, in the unit that holds each of them exactly.
+
+    Raises:
+        ValueError: They are of several kinds, as dates and numbers; Arrow would take the numbers for ticks.
+    """
+    found = [_plain(value) for value in values]
+    kinds = {type(value) for value in found} - {NoneType}
+    if not kinds:
+        return pa.nulls(len(found))
+    if all(issubclass(kind, dt.date) for kind in kinds) and any(issubclass(kind, dt.datetime) for kind in kinds):
+        moments = [value if value is None else _moment(value, declared) for value in found]
+        return pa.array(moments, pa.timestamp(_unit(moments, "nanosecond")))
+    if all(issubclass(kind, dt.timedelta) for kind in kinds):
+        return pa.array(found, pa.duration(_unit(found, "nanoseconds")))
+    if len(kinds) > 1:
+        raise ValueError(f"it holds values of several types: {', '.join(sorted(kind.__name__ for kind in kinds))}")
+    return pa.array(found)
+
+
+def _plain(value: Any) -> Any:
+    """A value as Python or pandas has it, exactly; None if it is missing."""
+    if is_missing(value):
+        return None
+    if isinstance(value, pa.Scalar):
+        return value.as_py()
+    if not isinstance(value, np.datetime64 | np.timedelta64):
+        return value
+    if np.datetime_data(value.dtype) == ("ns", 1):
+        import pandas as pd
+
+        return pd.Timestamp(value) if isinstance(value, np.datetime64) else pd.Timedelta(value)
+    item = value.item()
+    return value if isinstance(item, int) else item  # an int if Python has no such date or span
+
+
+def _moment(value: dt.date, declared: pa.DataType) -> dt.datetime:
+    """A date or a moment as a moment. For a declared date or time of day it is that of its own time zone."""
+    if not isinstance(value, dt.datetime):
+        if pa.types.is_time(declared):
+            raise ValueError("it holds dates, which have no time of day")
+        return dt.datetime.combine(value, dt.time())
+    return value if pa.types.is_timestamp(declared) else value.replace(tzinfo=None)
+
+
+def _unit(values: Iterable[Any], finest: str) -> str:
+    """The unit of an array of moments or spans. finest: the attribute of pandas' own that Python's classes lack."""
+    return "ns" if any(getattr(value, finest, 0) for value in values) else "us"

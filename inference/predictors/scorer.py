@@ -17,7 +17,7 @@ from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors import batches, outputs, user
 from nightjar.inference.predictors.arrays import joined
-from nightjar.inference.predictors.batches import Copier, own_batch
+from nightjar.inference.predictors.batches import own_batch, own_table
 from nightjar.inference.predictors.outputs import aligned
 
 
@@ -60,7 +60,6 @@ class Preprocessor:
         self._form = batches.batch_format(job.model.options)
         self._features = job.model.features
         self._preprocess = user.load_preprocess(job)
-        self._copy = Copier()
 
     @property
     def own(self) -> bool:
@@ -75,8 +74,7 @@ class Preprocessor:
             Unaligned: The user's code returned another number of rows, or an index that is not the batch's.
             OutputInvalid: It returned no batch, or left out a feature.
         """
-        given = self._copy(table)
-        batch = batches.to_batch(given.table, self._form, given.memory)
+        batch = batches.to_batch(own_table(table), self._form)
         if self._preprocess is None:
             return batch
         batch = awaited(self._preprocess(batch))

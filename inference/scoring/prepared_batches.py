@@ -22,7 +22,7 @@ import pyarrow as pa
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.predictors import Scorer
-from nightjar.inference.predictors.batches import Copier
+from nightjar.inference.predictors.batches import own_table
 from nightjar.inference.stopwatch import Stopwatch
 
 _SLICED = 2
@@ -102,7 +102,7 @@ def _lean_rows(read: RowsRead) -> RowsRead:
 
 def _lean(table: pa.Table) -> pa.Table:
     """The table without what lies beside it: with a few rows of a row group Arrow would pickle all of its buffers."""
-    return Copier()(table).table if table.get_total_buffer_size() >= _SLICED * max(1, table.nbytes) else table
+    return own_table(table) if table.get_total_buffer_size() >= _SLICED * max(1, table.nbytes) else table
 
 
 PACKED = pa.list_(pa.large_binary())

@@ -239,7 +239,7 @@ class _Stream:
         self._worker = worker
         self._open: list[_Shard] = []
         self._said_at = self._moved_at = time.monotonic()
-        self._done = worker.scorer.done
+        self._done = worker.scorer.requests.done
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """Score them. Yields what happens.
@@ -267,7 +267,7 @@ class _Stream:
     def _has_room(self) -> bool:
         """Whether to begin another shard: the last one is asked, and will leave places free."""
         asked = all(each.asked.done() for each in self._open)
-        return asked and len(self._open) < MOST_OPEN and self._worker.scorer.hungry
+        return asked and len(self._open) < MOST_OPEN and self._worker.scorer.requests.hungry
 
     def _settled(self) -> Iterator[Event]:
         """Wait until something is done, for a moment at most, and see to it."""
@@ -283,8 +283,8 @@ class _Stream:
             yield event
         for each in self._open:
             each.watchdog.look()
-        if waited or self._worker.scorer.done != self._done or not any(each.waits for each in self._open):
-            self._done, self._moved_at = self._worker.scorer.done, time.monotonic()
+        if waited or self._worker.scorer.requests.done != self._done or not any(each.waits for each in self._open):
+            self._done, self._moved_at = self._worker.scorer.requests.done, time.monotonic()
         if time.monotonic() - self._moved_at > self._worker.spec.job.retry.stall_s:
             self._nothing_moves()
         if self._open and time.monotonic() - self._said_at > min(self._worker.spec.job.retry.stall_s / 4, _SIGN_S):
@@ -300,7 +300,7 @@ class _Stream:
         """
         job = self._worker.spec.job
         said = f"no row was answered for retry.stall_s = {job.retry.stall_s:g} s"
-        if not self._worker.scorer.elsewhere:
+        if not self._worker.scorer.requests.elsewhere:
             raise ProcessSpoilt("Stalled", said)
         for each in reversed(self._open):  # the first ones have the places, which others would take
             if each.waits:

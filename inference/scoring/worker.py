@@ -280,7 +280,7 @@ class ShardWorker(Worker):
 
     def claimed(self) -> Usage:
         """What language models took since the last call."""
-        return NO_USAGE.plus(*(each.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
+        return NO_USAGE.plus(*(each.requests.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 
     def ceilings(self) -> tuple[int, ...]:
         """As in `Receipt`."""

@@ -34,7 +34,7 @@ from support import Lake, is_true, wait_until
 
 ROWS, SHARD = 60, 10
 
-CLIENT = ("nightjar.inference.predictors.language.endpoint", "openai.resources.chat", "jsonschema.validators")
+CLIENT = ("nightjar.inference.predictors.language.openai", "openai.resources.chat", "jsonschema.validators")
 """What a process imports that asks an endpoint."""
 
 HANGS = """

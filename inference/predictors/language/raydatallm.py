@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
+
+import numpy as np
 
 from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid, PromptInvalid
 from nightjar.inference.job.finding import find, folder_of
@@ -21,11 +22,9 @@ from nightjar.inference.job.options import Option, text, whole
 from nightjar.inference.predictors.adapter import Predictor, needed
 from nightjar.inference.predictors.language.answers import Answer, fitting
 from nightjar.inference.predictors.language.languagemodel import check_rescored
-from nightjar.inference.predictors.language.requests import usage_of
 from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted, needs_vllm
-from nightjar.inference.predictors.language.vllmengine import VllmRequests, side_by_side
+from nightjar.inference.predictors.language.vllmengine import Asked, VllmAnswer, VllmRequests
 from nightjar.inference.predictors.user import makes_no_callable
-from nightjar.inference.records import Usage
 
 RAY_CONFIG = "vLLMEngineProcessorConfig"
 """The configuration of Ray Data's processors that is followed."""
@@ -157,30 +156,11 @@ def _check_function(key: str, function: Any) -> None:
 
 RowFunction = Callable[[dict[str, Any]], Any]
 
-_SHORTER = "raise it in engine_kwargs of model.config, or cut prompts in preprocess"
-
 _NOT_TAKEN = ("model", "multimodal_data", "mm_processor_kwargs", "multimodal_uuids", "tokenization_kwargs")
 """What `preprocess` may return in Ray, and is not followed: adapters of LoRA, pictures and sounds, and cuts."""
 
 _PARAMS = ("sampling_params", "pooling_params", "tokenized_prompt")
 """What a row has no more when vLLM has answered it."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Asked:
-    """A row that is asked. row: as `postprocess` gets it, but for the answer. prompt: '' if only tokens are known."""
-
-    row: Mapping[str, Any]
-    prompt: str
-    tokens: list[int]
-    params: Any
-
-
-@dataclass(frozen=True, slots=True)
-class _Said(Answer):
-    """An answer. given: what it adds to the row."""
-
-    given: Mapping[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class RayDataModel(VllmRequests):
@@ -194,21 +174,17 @@ class RayDataModel(VllmRequests):
         self._after = _made(found.get("model.postprocess"))
         self._types = job.model.output_types()
         most = job.model.options.get("requests_in_flight") or self._config.most
-        super().__init__(job, path, self._config.engine, pools=self._config.pools, most=most)
+        super().__init__(
+            job,
+            path,
+            self._config.engine,
+            pools=self._config.pools,
+            special=True,  # as Ray's stage and vLLM itself do it, whether a template has them already or not
+            most=most,
+            shorter="raise it in engine_kwargs of model.config, or cut prompts in preprocess",
+        )
 
-    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
-        """As in `Requests`: what `preprocess` made of each row, as tokens; or the exception of a row."""
-        found = super().requests(rows)
-        with self.tokenising:
-            found = [each if isinstance(each, Exception) else self._said(each) for each in found]
-            texts = {row: each.prompt for row, each in enumerate(found) if isinstance(each, _Asked) and not each.tokens}
-            # As Ray's stage and vLLM itself do it, whether a template has those tokens already or not.
-            for row, tokens in zip(texts, self.tokens(list(texts.values()), special=True), strict=True):
-                found[row] = dataclasses.replace(found[row], tokens=tokens)
-        fitting = [self.fitting(each.tokens, _SHORTER) if isinstance(each, _Asked) else each for each in found]
-        return [asked if isinstance(fits, list) else fits for asked, fits in zip(found, fitting, strict=True)]
-
-    def request(self, row: dict[str, Any]) -> _Asked:
+    def request(self, row: dict[str, Any]) -> Asked:
         """As in `Requests`; the prompt is not made yet."""
         made = _called("preprocess", self._before, dict(row), PromptInvalid)
         if taken := next((name for name in _NOT_TAKEN if name in made), None):
@@ -216,60 +192,39 @@ class RayDataModel(VllmRequests):
         data = {**row, **made}
         params = self._params(data)
         tokens = [] if self._config.tokenises else list(data.get("tokenized_prompt") or [])
-        return _Asked({name: value for name, value in data.items() if name not in _PARAMS}, "", tokens, params)
+        kept = {name: value for name, value in data.items() if name not in _PARAMS}
+        return Asked(kept, params, tokens=tokens)
 
-    def order(self, prepared: Sequence[Any]) -> Sequence[int]:
-        """Prompts that begin alike stand side by side."""
-        return side_by_side([each.tokens if isinstance(each, _Asked) else each for each in prepared])
-
-    async def answer(self, request: _Asked) -> tuple[Answer, Usage]:
-        """As in `Requests`. A request that waits in vLLM's own queue is underway."""
-        sent = time.monotonic()
-        found = await self.engine.ask(request.tokens, request.params)
-        seconds = time.monotonic() - sent
-        given = {
-            "prompt": request.prompt,
-            "prompt_token_ids": list(request.tokens),
-            "num_input_tokens": len(request.tokens),
-            "generated_tokens": [],
-            "generated_text": "",
-            "num_generated_tokens": 0,
-            "embeddings": None,
-            "metrics": None,
-            "logprobs": None,
-            "prompt_logprobs": None,
-            "params": str(request.params),
-            "time_taken_llm": seconds,
-            "__inference_error__": "",
-        }
-        if self._config.pools:
-            given["embeddings"] = found.outputs.data.float().cpu().numpy()
-            answer = _Said(prompt_tokens=len(request.tokens), vector=(), given=given)
-            return answer, usage_of(answer, seconds)
-        (said,) = found.outputs
-        text, tokens = said.text, list(said.token_ids)
-        if self._config.detokenises:
-            text = self.tokenizer.decode(tokens, skip_special_tokens=True)
-        given |= {"generated_tokens": tokens, "generated_text": text, "num_generated_tokens": len(tokens)}
-        given |= {"logprobs": _plain(said.logprobs), "prompt_logprobs": _plain(found.prompt_logprobs)}
-        answer = _Said(
-            text=text,
-            finish_reason=said.finish_reason or "",
-            prompt_tokens=len(request.tokens),
-            output_tokens=len(tokens),
-            cached_tokens=found.num_cached_tokens or 0,
-            given=given,
-        )
-        return answer, usage_of(answer, seconds)
-
-    def read(self, request: _Asked, answer: Answer) -> dict[str, Any]:
+    def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
         """What `postprocess` makes of the row."""
-        assert isinstance(answer, _Said)
-        made = _called("postprocess", self._after, {**request.row, **answer.given}, AnswerInvalid)
+        assert isinstance(answer, VllmAnswer)
+        made = _called("postprocess", self._after, {**request.row, **self._given(request, answer)}, AnswerInvalid)
         if gone := next((name for name in self._types if name not in made), None):
             raise AnswerInvalid(f"model.postprocess returned no {gone!r}, only {', '.join(made)}")
         return {
             name: fitting(name, made[name], kind, "model.postprocess returned") for name, kind in self._types.items()
+        }
+
+    def _given(self, request: Asked, answer: VllmAnswer) -> dict[str, Any]:
+        """What the answer adds to the row, as in Ray."""
+        vector = None if answer.vector is None else np.array(answer.vector, np.float32)
+        said = None if answer.vector is not None else answer.output.outputs[0]
+        tokens = list(said.token_ids) if said else []
+        detokenised = bool(said) and self._config.detokenises
+        return {
+            "prompt": request.prompt,
+            "prompt_token_ids": list(request.tokens),
+            "num_input_tokens": len(request.tokens),
+            "generated_tokens": tokens,
+            "generated_text": self.tokenizer.decode(tokens, skip_special_tokens=True) if detokenised else answer.text,
+            "num_generated_tokens": len(tokens),
+            "embeddings": vector,
+            "metrics": None,
+            "logprobs": _plain(said.logprobs) if said else None,
+            "prompt_logprobs": _plain(answer.output.prompt_logprobs) if said else None,
+            "params": str(request.params),
+            "time_taken_llm": answer.seconds,
+            "__inference_error__": "",
         }
 
     def _params(self, data: Mapping[str, Any]) -> Any:
@@ -292,21 +247,20 @@ class RayDataModel(VllmRequests):
         except (TypeError, ValueError) as error:
             raise PromptInvalid(f"{key}: {error}") from None
 
-    def _said(self, asked: _Asked) -> _Asked | Exception:
-        """With its prompt, made by the chat template where the configuration has one."""
+    def prompt(self, asked: Asked) -> str | Exception:
+        """The prompt for a row, made by the chat template where the configuration has one."""
         if not self._config.templates:
-            prompt = asked.row.get("prompt") or ""
+            prompt: str = asked.row.get("prompt") or ""
             if not prompt and not asked.tokens:
                 return PromptInvalid("the row has no 'prompt', or an empty one; model.preprocess returns it")
-            return dataclasses.replace(asked, prompt=prompt)
+            return prompt
         messages = asked.row.get("messages")
         if not messages:
             return PromptInvalid("the row has no 'messages', or none in them; model.preprocess returns them")
         by_user = messages[-1].get("role") == "user"
-        prompt = self.text(
+        return self.text(
             messages, add_generation_prompt=by_user, continue_final_message=not by_user, **self._config.template
         )
-        return prompt if isinstance(prompt, Exception) else dataclasses.replace(asked, prompt=prompt)
 
 
 def _made(function: Any) -> RowFunction | None:

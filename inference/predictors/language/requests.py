@@ -30,6 +30,10 @@ _LOOK_S = 0.5
 """Seconds between two looks whether rows of a batch were done."""
 
 
+AHEAD = 2
+"""A further batch is begun while fewer rows are underway than so many times those that are asked at once."""
+
+
 @dataclass(frozen=True, slots=True)
 class Answered:
     """What became of a batch.
@@ -98,6 +102,11 @@ class Requests(ABC):
     def read(self, request: Any, answer: Answer) -> dict[str, Any]:
         """The job's outputs in the answer to a request."""
 
+    @property
+    def hungry(self) -> bool:
+        """Whether there are places that the rows underway will leave free before another batch is prepared."""
+        return self.waiting < AHEAD * self.most
+
     def prepare(self, batch: Any) -> list[Any]:
         """A request for each row, or the exception of a row that has none."""
         held = features.named(batch, self._uses)
@@ -120,12 +129,10 @@ class Requests(ABC):
 
         alive: called when further rows of the batch are done.
         """
-        left = _Left(len(prepared))
-        begun = self._begun(prepared, left)
-        rows = left.rows
+        begun, done = self.submit(prepared), self.done
         while not wait([begun], _LOOK_S).done:
-            if alive is not None and left.rows != rows:
-                rows = left.rows
+            if alive is not None and self.done != done:
+                done = self.done
                 alive()
         answered = begun.result()
         self._unclaimed = self._unclaimed.plus(answered.usage)
@@ -138,10 +145,7 @@ class Requests(ABC):
 
     def submit(self, prepared: list[Any]) -> Future[Answered]:
         """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
-        return self._begun(prepared, _Left(len(prepared)))
-
-    def _begun(self, prepared: list[Any], left: _Left) -> Future[Answered]:
-        """Begin a batch. left: its rows that are not done."""
+        left = _Left(len(prepared))
         with self._counting:
             self.waiting += left.rows
         begun: Future[Answered] = self.call(self._batch(prepared, left))
@@ -200,10 +204,6 @@ class Requests(ABC):
             return error, replace(usage, failed=1)
 
 
-AHEAD = 2
-"""A further batch is begun while fewer rows are underway than so many times those that are asked at once."""
-
-
 class StreamingScorer(Scorer):
     """The scorer of a predictor that takes several batches at once."""
 
@@ -212,24 +212,9 @@ class StreamingScorer(Scorer):
     """Called when rows of its batch are done."""
 
     @property
-    def hungry(self) -> bool:
-        """Whether there are places that the rows underway will leave free before another batch is prepared."""
-        return self._predictor.waiting < AHEAD * self._predictor.most
-
-    @property
-    def most(self) -> int:
-        """The most rows that are underway at once."""
-        return self._predictor.most
-
-    @property
-    def done(self) -> int:
-        """The number of rows that are done, since the model was loaded."""
-        return self._predictor.done
-
-    @property
-    def elsewhere(self) -> bool:
-        """As in `Requests`."""
-        return self._predictor.elsewhere
+    def requests(self) -> Requests:
+        """The model."""
+        return self._predictor
 
     def submit(self, prepared: Any) -> Future[Answered]:
         """Begin what `prepare` returned, and do not wait for it."""
@@ -241,10 +226,6 @@ class StreamingScorer(Scorer):
     def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         """The declared outputs of rows that were answered. Raises as `__call__`."""
         return outputs.normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
-
-    def claimed(self) -> Usage:
-        """The usage of the batches that were waited for, since this was last asked."""
-        return self._predictor.claimed()
 
 
 def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:

@@ -7,26 +7,19 @@ that keeps a GPU.
 from __future__ import annotations
 
 import os.path
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, text, whole
 from nightjar.inference.predictors.adapter import Predictor, check_trusted, missing, needed, versions
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
-from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel
-from nightjar.inference.predictors.language.prompts import Messages, prompt_of
-from nightjar.inference.predictors.language.requests import usage_of
-from nightjar.inference.predictors.language.vllmengine import EngineFailed, VllmRequests, import_vllm, side_by_side
-from nightjar.inference.predictors.tabular.torch import OnTorch
+from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel, prompt_of
+from nightjar.inference.predictors.language.vllmengine import Asked, EngineFailed, VllmRequests, import_vllm
+from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
-from nightjar.inference.records import Usage
 
 _OURS = {
     "n": "each row has one answer",
@@ -66,7 +59,6 @@ class OnVllm(OnTorch):
 class VLLM(LanguageModel, OnVllm):
     """The `Adapter` of vLLM."""
 
-    probabilities = True
     options = (
         *ASKED,
         text("regex", "each answer has this form, a regular expression", "none"),
@@ -81,8 +73,6 @@ class VLLM(LanguageModel, OnVllm):
         for key, why in _OURS.items():
             if key in options.get("sampling", {}):
                 raise JobError(f"model.sampling.{key}: {why}; leave it out")
-        if "choice" in options and "sampling" in options:
-            raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
         if "model" in options.get("engine", {}):
             raise JobError("model.engine.model: model.path names the model; leave it out")
         check_code_trusted(job, options.get("engine", {}))
@@ -136,74 +126,6 @@ def needs_vllm(job: ModelJob) -> None:
         raise missing(job.model.uses, ("vllm",)) from error
 
 
-Tokens = tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Fork:
-    """A place where answers part. path: the tokens that they share. tokens: those that may follow."""
-
-    path: Tokens
-    tokens: Tokens
-
-
-@dataclass(frozen=True, slots=True)
-class Choices:
-    """Answers as tokens, and the places where they part."""
-
-    answers: tuple[Tokens, ...]
-    forks: tuple[Fork, ...]
-
-    def probabilities(self, found: Mapping[Fork, Sequence[float]]) -> list[float]:
-        """The probability of each answer; their sum is 1.
-
-        found: by fork, the logarithm of the probability of each of its tokens, up to a constant.
-        """
-        shares = {fork.path: dict(zip(fork.tokens, _shares(found[fork]), strict=True)) for fork in self.forks}
-        return [_along(answer, shares) for answer in self.answers]
-
-
-def choices(answers: Sequence[Sequence[int]], end: int) -> Choices:
-    """Find where the answers part. end: the token that ends an answer which another one goes on from.
-
-    Raises:
-        ValueError: Two of them are the same.
-    """
-    known = [tuple(answer) for answer in answers]
-    if len(set(known)) < len(known):
-        raise ValueError("two answers have the same tokens")
-    ended = tuple(
-        (*answer, end) if any(other[: len(answer)] == answer for other in known if other != answer) else answer
-        for answer in known
-    )
-    paths = dict.fromkeys(answer[:length] for answer in ended for length in range(len(answer)))
-    following = {
-        path: dict.fromkeys(
-            answer[len(path)] for answer in ended if len(answer) > len(path) and answer[: len(path)] == path
-        )
-        for path in paths
-    }
-    return Choices(ended, tuple(Fork(path, tuple(tokens)) for path, tokens in following.items() if len(tokens) > 1))
-
-
-def _shares(logarithms: Sequence[float]) -> list[float]:
-    """Probabilities that add up to 1."""
-    powers = np.exp(np.subtract(logarithms, np.max(logarithms)))
-    return list((powers / powers.sum()).tolist())
-
-
-def _along(answer: Tokens, shares: Mapping[Tokens, Mapping[int, float]]) -> float:
-    """The product of the shares at the forks that an answer passes."""
-    product = 1.0
-    for place, token in enumerate(answer):
-        if answer[:place] in shares:
-            product *= shares[answer[:place]][token]
-    return product
-
-
-_SHORTER = "raise it in model.engine, or cut prompts in a preprocess"
-
-
 class VllmModel(VllmRequests):
     """The model as a `Predictor`."""
 
@@ -211,13 +133,15 @@ class VllmModel(VllmRequests):
         """path: the model's folder."""
         options = job.model.options
         self._api: str = options.get("api", CHAT)
-        self._prompt, self._reader = prompt_of(job), Reader(job, probabilities=True)
+        self._prompt, self._reader = prompt_of(job), Reader(job, plain=True)
         super().__init__(
             job,
             path,
             options.get("engine", {}),
             pools=self._api == EMBEDDINGS,
+            special=self._api != CHAT,  # a template has them already
             most=options.get("requests_in_flight"),
+            shorter="raise it in model.engine, or cut prompts in a preprocess",
             columns=self._prompt.columns,
             key=f"model.{self._prompt.key}",
         )
@@ -226,114 +150,31 @@ class VllmModel(VllmRequests):
                 f"model.api: {job.model.path} has no chat template, so it cannot be asked as a chat; write "
                 "api: completions, or choose a model that was made for chats"
             )
-        self._choices = self._parted(options["choice"]) if "choice" in options else None
-        self._sampling = _sampling(options, self.engine.sampling) if self._api != EMBEDDINGS else None
+        self._params = _params(options, self.engine.sampling)
 
-    def request(self, row: dict[str, Any]) -> Any:
-        """The messages or the text for one row."""
-        return self._prompt.messages(row) if self._api == CHAT else self._prompt.text(row)
-
-    def read(self, request: Sequence[int], answer: Answer) -> dict[str, Any]:
-        return self._reader.row(answer)
-
-    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
-        """The tokens of each row's prompt, or the exception of a row that cannot be asked for."""
-        found = super().requests(rows)
-        asked = [row for row, each in enumerate(found) if not isinstance(each, Exception)]
-        with self.tokenising:
-            texts = {row: self._said(found[row]) for row in asked}
-            good = [row for row in asked if isinstance(texts[row], str)]
-            tokens = dict(zip(good, self._tokens([str(texts[row]) for row in good]), strict=True))
-            for row in asked:
-                found[row] = self.fitting(tokens[row], _SHORTER) if row in tokens else texts[row]
-        return found
-
-    def order(self, prepared: Sequence[Any]) -> Sequence[int]:
-        """Prompts that begin alike stand side by side."""
-        return side_by_side(prepared)
-
-    async def answer(self, request: Sequence[int]) -> tuple[Answer, Usage]:
-        """As in `Requests`. A request that waits in vLLM's own queue is underway."""
-        sent = time.monotonic()
-        if self._choices is not None:
-            answer = await self._chosen(request, self._choices)
-        elif self._sampling is None:
-            from vllm import PoolingParams
-
-            found = await self.engine.ask(request, PoolingParams(task="embed"))
-            answer = Answer(prompt_tokens=len(request), vector=found.outputs.data.tolist())
-        else:
-            found = await self.engine.ask(request, self._sampling)
-            (said,) = found.outputs
-            answer = Answer(
-                text=said.text,
-                finish_reason=said.finish_reason or "",
-                prompt_tokens=len(request),
-                output_tokens=len(said.token_ids),
-                cached_tokens=found.num_cached_tokens or 0,
-            )
-        return answer, usage_of(answer, time.monotonic() - sent)
-
-    async def _chosen(self, request: Sequence[int], known: Choices) -> Answer:
-        """Ask at each place where the choices part which token follows."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
-        # One after the other, so that each finds the prompt in the cache.
-        found: dict[Fork, list[float]] = {}
-        cached = 0
-        for fork in known.forks:
-            params = SamplingParams(
-                max_tokens=1,
-                temperature=0,
-                logprob_token_ids=list(fork.tokens),
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
-            output = await self.engine.ask([*request, *fork.path], params)
-            (first,) = output.outputs[0].logprobs
-            found[fork] = [first[token].logprob for token in fork.tokens]
-            cached = cached or output.num_cached_tokens or 0
-        likely = known.probabilities(found)
-        return Answer(
-            text=self._named[likely.index(max(likely))],
-            finish_reason="stop",
-            prompt_tokens=len(request),
-            output_tokens=len(known.forks),
-            cached_tokens=cached,
-            probabilities=likely,
+    def request(self, row: dict[str, Any]) -> Asked:
+        """As in `Requests`; the prompt is not made yet."""
+        return Asked(
+            {"asked": self._prompt.messages(row) if self._api == CHAT else self._prompt.text(row)}, self._params
         )
 
-    def _parted(self, names: Sequence[str]) -> Choices:
-        """The choices as tokens."""
-        from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS
+    def prompt(self, asked: Asked) -> str | Exception:
+        """The prompt as the model reads it, with its own template."""
+        given = asked.row["asked"]
+        return given if isinstance(given, str) else self.text(given, add_generation_prompt=True)
 
-        self._named = tuple(names)
-        try:
-            known = choices(self.tokens(names, special=False), self.tokenizer.eos_token_id)
-        except ValueError as error:
-            raise JobError(f"model.choice: {error}; word them otherwise") from None
-        if (most := max((len(fork.tokens) for fork in known.forks), default=0)) > MAX_LOGPROB_TOKEN_IDS:
-            raise JobError(
-                f"model.choice: {most} tokens may follow at one place, and vLLM tells of {MAX_LOGPROB_TOKEN_IDS}"
-            )
-        return known
-
-    def _said(self, asked: Messages | str) -> str | Exception:
-        """The prompt as the model reads it, with its own template; or why there is none."""
-        return asked if isinstance(asked, str) else self.text(asked, add_generation_prompt=True)
-
-    def _tokens(self, texts: Sequence[str]) -> list[list[int]]:
-        """The tokens of each prompt. A template has the special ones already."""
-        return self.tokens(texts, special=self._api != CHAT)
+    def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
+        return self._reader.row(answer)
 
 
-def _sampling(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
-    """How answers are chosen. defaults: the model's own."""
-    from vllm import SamplingParams
+def _params(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
+    """How answers are chosen, or that vectors are asked for. defaults: the model's own."""
+    from vllm import PoolingParams, SamplingParams
     from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-    forms = {"json": options.get("json_schema"), "regex": options.get("regex")}
+    if options.get("api") == EMBEDDINGS:
+        return PoolingParams(task="embed")
+    forms = {"json": options.get("json_schema"), "regex": options.get("regex"), "choice": options.get("choice")}
     wanted = {name: dict(form) if isinstance(form, Mapping) else form for name, form in forms.items() if form}
     given = dict(options.get("sampling", {}))
     try:

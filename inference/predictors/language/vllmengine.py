@@ -13,10 +13,12 @@ import gc
 import os
 import queue
 import threading
+import time
 import weakref
+from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from functools import cache
 from importlib import import_module
 from itertools import count
@@ -26,8 +28,10 @@ from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import is_memory
-from nightjar.inference.predictors.language.prompts import Messages
-from nightjar.inference.predictors.language.requests import Requests
+from nightjar.inference.predictors.language.answers import Answer
+from nightjar.inference.predictors.language.languagemodel import Messages
+from nightjar.inference.predictors.language.requests import Requests, usage_of
+from nightjar.inference.records import Usage
 
 Params = Any
 """vLLM's `SamplingParams`, or `PoolingParams` for vectors."""
@@ -102,7 +106,7 @@ def _wait_at_exit() -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
+class _Request:
     """A request, and the answer to be, in the loop that waits for it. name: unique in this engine."""
 
     name: str
@@ -146,9 +150,9 @@ class Engine:
         self.sampling: Mapping[str, Any] = config.model_config.get_diff_sampling_param()
         kind = current_platform.device_type
         self.device = f"{kind}:0" if kind == "cuda" else str(kind)
-        self._asked: queue.SimpleQueue[_Asked | None] = queue.SimpleQueue()
+        self._asked: queue.SimpleQueue[_Request | None] = queue.SimpleQueue()
         self._dropped: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._running: dict[str, _Asked] = {}
+        self._running: dict[str, _Request] = {}
         self._names = map(str, count())
         self._failed: EngineFailed | None = None
         self._thread = threading.Thread(target=self._run, daemon=True, name="nightjar-vllm")
@@ -175,7 +179,7 @@ class Engine:
             EngineFailed: There is no engine any more.
         """
         loop = asyncio.get_running_loop()
-        asked = _Asked(next(self._names), tokens, params, loop, loop.create_future())
+        asked = _Request(next(self._names), tokens, params, loop, loop.create_future())
         self._asked.put(asked)
         if self._failed is not None:  # looked at last: then nobody takes what was put there
             raise self._failed
@@ -201,7 +205,7 @@ class Engine:
         except BaseException as error:  # noqa: BLE001 (whatever it is, all that wait are told)
             self._fail(EngineFailed(f"vLLM's engine failed: {type(error).__name__}: {error}"))
 
-    def _add(self, asked: _Asked) -> None:
+    def _add(self, asked: _Request) -> None:
         from vllm import TokensPrompt
         from vllm.exceptions import VLLMClientError
 
@@ -230,7 +234,7 @@ class Engine:
         _settle([(asked, failed) for asked in self._running.values()])
 
 
-def _settle(answered: Sequence[tuple[_Asked, Any]]) -> None:
+def _settle(answered: Sequence[tuple[_Request, Any]]) -> None:
     """Tell those who wait, in their own loop; once for all, as a loop is woken by each call."""
 
     def tell() -> None:
@@ -247,8 +251,28 @@ def _settle(answered: Sequence[tuple[_Asked, Any]]) -> None:
             answered[0][0].loop.call_soon_threadsafe(tell)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A row that is asked. row: as it was given. params: vLLM's. prompt: as the model reads it; '' if only its tokens
+    are known. tokens: none before they are made.
+    """
+
+    row: Mapping[str, Any]
+    params: Params
+    prompt: str = ""
+    tokens: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class VllmAnswer(Answer):
+    """An answer. output: vLLM's own. seconds: that it took."""
+
+    output: Any = None
+    seconds: float = 0.0
+
+
 class VllmRequests(Requests):
-    """Base of these predictors."""
+    """Base of these predictors, whose requests are `Asked`."""
 
     def __init__(
         self,
@@ -257,13 +281,16 @@ class VllmRequests(Requests):
         given: Mapping[str, Any],
         *,
         pools: bool,
+        special: bool,
         most: int | None,
+        shorter: str,
         columns: tuple[str, ...] = (),
         key: str = "",
     ) -> None:
         """path: the model's folder. given: of the job, for vLLM's engine. pools: whether it gives vectors, and no
-        answers. most: the requests that are underway at once; None for 5/4 of those that vLLM runs. columns, key: as
-        `Requests`.
+        answers. special: whether the tokenizer adds its special tokens to a prompt. most: the requests that are
+        underway at once; None for 5/4 of those that vLLM runs. shorter: what to do about a prompt that is too long.
+        columns, key: as `Requests`.
         """
         defaults: dict[str, Any] = {"tensor_parallel_size": max(1, int(job.resources.gpus))}
         if defaults["tensor_parallel_size"] > 1:
@@ -271,13 +298,53 @@ class VllmRequests(Requests):
         if pools:
             defaults["runner"] = "pooling"
         self.engine = Engine(path, given, **defaults)
-        self._longest = self.engine.length - (not pools)  # an answer has a token at least
+        self._pools, self._special, self._shorter = pools, special, shorter
         weakref.finalize(self, self.engine.close)
         self.device = self.engine.device
         self.tokenizer = copy.deepcopy(self.engine.tokenizer())
-        self.tokenising = threading.Lock()
-        """Held while the tokenizer or its template is used."""
+        self._tokenising = threading.Lock()
         super().__init__(job, most or self.engine.most + self.engine.most // 4, columns, key)
+
+    @abstractmethod
+    def prompt(self, asked: Asked) -> str | Exception:
+        """The prompt for a row, as the model reads it; or why there is none."""
+
+    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        """As in `Requests`, with the tokens of each row's prompt."""
+        found = super().requests(rows)
+        with self._tokenising:
+            found = [each if isinstance(each, Exception) else self._prompted(each) for each in found]
+            texts = {row: each.prompt for row, each in enumerate(found) if isinstance(each, Asked) and not each.tokens}
+            made = self.tokens(list(texts.values()), special=self._special)
+            for row, tokens in zip(texts, made, strict=True):
+                found[row] = replace(found[row], tokens=tokens)
+        return [each if isinstance(each, Exception) else self._fitting(each) for each in found]
+
+    def order(self, prepared: Sequence[Any]) -> Sequence[int]:
+        """Prompts that begin alike stand side by side, so that vLLM has their beginnings in its cache."""
+        tokens = [list(each.tokens) if isinstance(each, Asked) else [] for each in prepared]
+        return sorted(range(len(tokens)), key=tokens.__getitem__)
+
+    async def answer(self, request: Asked) -> tuple[Answer, Usage]:
+        """As in `Requests`. A request that waits in vLLM's own queue is underway."""
+        sent = time.monotonic()
+        found = await self.engine.ask(request.tokens, request.params)
+        seconds, prompt_tokens = time.monotonic() - sent, len(request.tokens)
+        if self._pools:
+            vector = found.outputs.data.tolist()
+            answer = VllmAnswer(prompt_tokens=prompt_tokens, vector=vector, output=found, seconds=seconds)
+            return answer, usage_of(answer, seconds)
+        (said,) = found.outputs
+        answer = VllmAnswer(
+            text=said.text,
+            finish_reason=said.finish_reason or "",
+            prompt_tokens=prompt_tokens,
+            output_tokens=len(said.token_ids),
+            cached_tokens=found.num_cached_tokens or 0,
+            output=found,
+            seconds=seconds,
+        )
+        return answer, usage_of(answer, seconds)
 
     def text(self, messages: Messages, **keywords: Any) -> str | Exception:
         """Messages as the model reads them, with its template; or why there is no such text. keywords: of
@@ -292,19 +359,15 @@ class VllmRequests(Requests):
         """The tokens of each text. special: with those that the tokenizer adds to a text."""
         return list(self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]) if texts else []
 
-    def fitting(self, tokens: list[int], advice: str) -> list[int] | PromptInvalid:
-        """The tokens of a prompt, or that they are too many. advice: what to do then."""
-        if len(tokens) <= self._longest:
-            return tokens
+    def _prompted(self, asked: Asked) -> Asked | Exception:
+        prompt = self.prompt(asked)
+        return prompt if isinstance(prompt, Exception) else replace(asked, prompt=prompt)
+
+    def _fitting(self, asked: Asked) -> Asked | PromptInvalid:
+        longest = self.engine.length - (not self._pools)  # an answer has a token at least
+        if len(asked.tokens) <= longest:
+            return asked
         return PromptInvalid(
-            f"the prompt has {len(tokens):,} tokens, and max_model_len is {self.engine.length:,} with the answer; "
-            f"{advice}"
+            f"the prompt has {len(asked.tokens):,} tokens, and max_model_len is {self.engine.length:,} with the "
+            f"answer; {self._shorter}"
         )
-
-
-def side_by_side(prompts: Sequence[list[int] | Exception]) -> list[int]:
-    """The rows in an order in which prompts that begin alike follow each other, so that vLLM has their beginnings in
-    its cache.
-    """
-    tokens = [[] if isinstance(prompt, Exception) else prompt for prompt in prompts]
-    return sorted(range(len(tokens)), key=tokens.__getitem__)

@@ -17,7 +17,6 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pyarrow as pa
 from packaging.version import Version
 
 from nightjar.inference.environ import environment
@@ -28,15 +27,13 @@ from nightjar.inference.predictors.arrays import from_tensor, is_tensor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.filling import Input, columns_of, fillings
-from nightjar.inference.predictors.tabular.torch import OnTorch
+from nightjar.inference.predictors.tabular.ontorch import OnTorch, device_of_job, fill_tensor
 
 if TYPE_CHECKING:
     import torch
 
 _SUFFIXES = (".keras", ".h5", ".hdf5")
 """Suffixes of an archive and of HDF5; Keras tells them by these, too."""
-
-_HOW = "write one with model.save('model.keras')"
 
 _IMPORT = threading.Lock()
 _SAFE_SINCE = "3.15"
@@ -53,23 +50,15 @@ class Keras(OnTorch):
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions("keras", ("keras",)) | versions("torch", ("torch",))
 
-    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
-        features.check_numbers(job, schema)
-
     def inspect(self, job: ModelJob, path: str) -> None:
-        named, file = str(job.model.path), Path(path)
-        if (file / "saved_model.pb").is_file():
+        if Path(path).suffix.lower() not in _SUFFIXES:
             raise JobError(
-                f"model.path: {named} is a SavedModel, the folder that model.export() writes: a graph that only "
-                f"TensorFlow computes; load the model where it was made, and {_HOW}, or score it with a class "
-                "of your own"
+                f"model.path: {job.model.path} is not a .keras, .h5 or .hdf5 file; load the model where it was made, "
+                "and write one with model.save('model.keras')"
             )
-        if file.suffix.lower() not in _SUFFIXES:
-            raise JobError(f"model.path: {named} is not a .keras, .h5 or .hdf5 file; {_HOW}")
 
     def warm(self) -> None:
         keras_on_torch()
-        import_module("nightjar.inference.predictors.tabular.placing")
 
     def load(self, job: ModelJob, path: str | None) -> Predictor:
         path = needed(job, path)
@@ -87,19 +76,16 @@ def keras_on_torch() -> Any:
         ImportError: It is not installed.
         JobError: Something else has imported it with another backend.
     """
-    with _IMPORT, tempfile.TemporaryDirectory() as empty, environment(_settings(empty)):
-        import keras
+    with _IMPORT, tempfile.TemporaryDirectory() as empty:
+        settings = {} if "keras" in sys.modules else {"KERAS_BACKEND": "torch", "KERAS_HOME": empty}
+        with environment(settings):
+            import keras
     if (backend := keras.backend.backend()) != "torch":
         raise JobError(
             f"model.uses: the keras adapter computes with torch, and this process has already imported Keras with "
             f"{backend}; set KERAS_BACKEND=torch before the import"
         )
     return keras
-
-
-def _settings(home: str) -> dict[str, str]:
-    """What Keras is told by the environment, if it is still to be imported."""
-    return {} if "keras" in sys.modules else {"KERAS_BACKEND": "torch", "KERAS_HOME": home}
 
 
 def _load(job: ModelJob, path: str) -> Model:
@@ -110,8 +96,6 @@ def _load(job: ModelJob, path: str) -> Model:
         raise missing("keras", ("keras",)) from error
     if Version(keras.__version__) < Version(_SAFE_SINCE):
         raise JobError(f"model.uses: the keras adapter needs Keras {_SAFE_SINCE} or newer, not {keras.__version__}")
-    from nightjar.inference.predictors.tabular.placing import device_of_job
-
     device = device_of_job(job)
     with keras.device(_named(device)):
         return Model(job, keras, _loaded(job, keras, Path(path)), device)
@@ -121,9 +105,9 @@ def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:
     named = str(job.model.path)
     try:
         if path.suffix.lower() == ".keras":
-            _check_weights(path)
-        else:
-            _check_layers(path)
+            with zipfile.ZipFile(path) as archive:
+                if (broken := archive.testzip()) is not None:
+                    raise ValueError(f"{broken} in it was changed")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", UserWarning)  # advice for whoever wrote the layers
             return keras.saving.load_model(path, compile=False, safe_mode=not job.model.trusted)
@@ -136,25 +120,10 @@ def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:
         ) from error
 
 
-def _check_weights(path: Path) -> None:
-    """Check every byte of an archive against its checksums."""
-    with zipfile.ZipFile(path) as archive:
-        if (broken := archive.testzip()) is not None:
-            raise ValueError(f"{broken} in it was changed")
-
-
 def _first(error: BaseException) -> BaseException:
     """The error that began it. Keras wraps it in others, which print the model's whole description."""
     before = error.__cause__ or error.__context__
     return error if before is None else _first(before)
-
-
-def _check_layers(path: Path) -> None:
-    import h5py
-
-    with h5py.File(path, "r") as file:
-        if "model_config" not in file.attrs:
-            raise ValueError("the file holds weights alone, without the layers; save the whole model: model.save(…)")
 
 
 class Model:
@@ -176,8 +145,6 @@ class Model:
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
         """Convert the columns of a Table or batch to the model's inputs, in memory from which the device can copy."""
-        from nightjar.inference.predictors.tabular.placing import fill_tensor
-
         found = fillings(self._inputs, [each.name for each in self._inputs], columns_of(batch, "keras"))
         return [fill_tensor(filling, filling.input.dtype, self._place) for filling in found]
 

@@ -1,30 +1,126 @@
-"""Torch modules: TorchScript, or the user's own module filled with a state dict; and the predictor of either. Imports
-torch."""
+"""Models of torch as predictors: exported programs, TorchScript, and the user's own modules with a state dict."""
 
 from __future__ import annotations
 
 import inspect
 import pickle
+import struct
 import warnings
-from collections.abc import Mapping, Sequence
+import zipfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
+import xxhash
+from torch.export.passes import move_to_device_pass
+from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tree_unflatten
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import install
+from nightjar.inference.predictors.adapter import SHARED_BYTES
 from nightjar.inference.predictors.tabular.features import by_name
 from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings
-from nightjar.inference.predictors.tabular.placing import device_of_job, fill_tensor, keep_in_file
-from nightjar.inference.predictors.tabular.torchfiles import (
+from nightjar.inference.predictors.tabular.ontorch import (
+    EXPORT_HINT,
     SCRIPTED,
+    device_of_job,
+    fill_tensor,
     is_safetensors,
     kind_of,
     not_loaded,
 )
 from nightjar.inference.predictors.user import built
+
+_MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
+
+
+def load_program(job: ModelJob, path: str) -> Program:
+    """Load the exported program onto the job's device. Sets torch's number of threads for the process."""
+    device = device_of_job(job)
+    try:
+        exported = torch.export.load(path)
+        if device.type == "cuda":
+            exported = move_to_device_pass(exported, device)
+        else:
+            held = (*exported.state_dict.values(), *exported.constants.values())
+            keep_in_file((each for each in held if isinstance(each, torch.Tensor)), path)
+        module = exported.module()
+    except Exception as error:
+        raise not_loaded(job, path, error) from error
+    return Program(exported, module, device, tuple(job.model.outputs))
+
+
+def _input(node: torch.fx.Node) -> Input:
+    """The input of a placeholder in the program."""
+    value: Any = node.meta.get("val")
+    if not isinstance(value, torch.Tensor) or value.ndim == 0:
+        raise JobError(f"model.path: input {node.name!r} of the program is not a tensor with a batch dimension")
+    batch, *rest = value.shape
+    if type(batch) is int:
+        raise JobError(
+            f"model.path: the program takes only batches of {batch} (input {node.name!r}); export it with a "
+            f"dynamic first dimension, from an example of more than one row: {EXPORT_HINT}"
+        )
+    # A matrix product reads a transposed operand as fast as any; another operation may call `view` and fail.
+    any_layout = len(rest) == 1 and all(str(user.target) in _MATRIX_OPS for user in node.users)
+    return Input(node.name, tuple(size if type(size) is int else None for size in rest), value.dtype, any_layout)
+
+
+class Program:
+    """An exported program as a predictor: takes a table or batch of features, returns outputs by name.
+
+    A program with one input gets all features stacked to shape (n, F). A program with one input per feature gets each
+    as a tensor, matched by name if the names are the same. Several threads may call it at once.
+    """
+
+    def __init__(
+        self,
+        exported: torch.export.ExportedProgram,
+        module: torch.nn.Module,
+        device: torch.device,
+        outputs: tuple[str, ...],
+    ) -> None:
+        names = exported.graph_signature.user_inputs
+        nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
+        if not all(isinstance(name, str) for name in names):
+            raise JobError("model.path: the program takes a constant as input; export it with only tensors as inputs")
+        self._inputs = [_input(nodes[str(name)]) for name in names]
+        self._outputs = outputs
+        self._place = device
+        self._module = module
+        self._spec = exported.call_spec.in_spec
+        self._names = _names(self._inputs, self._spec)
+        self.device = str(device)
+
+    def prepare(self, batch: Any) -> list[torch.Tensor]:
+        """Convert the columns of a Table or batch to the program's inputs, in memory from which the device can copy."""
+        filled = fillings(self._inputs, self._names, columns_of(batch, "torch"))
+        return [fill_tensor(each, each.input.dtype, self._place, each.input.any_layout) for each in filled]
+
+    def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
+        """Run the program. Returns its outputs by name."""
+        tensors = [tensor.to(self._place, non_blocking=True) for tensor in prepared]
+        # The program may take a dict of columns, keywords or plain tensors, as it was exported.
+        arguments, keywords = tree_unflatten(tensors, self._spec)
+        with torch.inference_mode():
+            return by_name(self._module(*arguments, **keywords), self._outputs, "program")
+
+
+def _names(inputs: Sequence[Input], spec: TreeSpec) -> list[str]:
+    """The names that the model's author gave to the inputs: keys of a dict, keywords, or arguments.
+
+    Placeholders keep only the argument's name; torch changes the case of their names and puts the argument's name
+    before that of a key.
+    """
+    paths, _ = tree_flatten_with_path(tree_unflatten(range(len(inputs)), spec))
+    lasts = [path[-1] for path, _ in paths]
+    return [
+        str(last.key) if isinstance(last, MappingKey) else each.name for last, each in zip(lasts, inputs, strict=True)
+    ]
+
 
 _OF_SCRIPTS = (RuntimeError, torch.jit.Error)
 _TYPES_BY_WORDS: dict[str, type[RuntimeError]] = {
@@ -219,3 +315,58 @@ def _of_script(error: Exception) -> RuntimeError:
             return kind(said[at:].splitlines()[0].removeprefix("Error: "))
     *_, last = said.splitlines() or [type(error).__name__]
     return RuntimeError(last.removeprefix("RuntimeError: "))
+
+
+_SMALLEST = 1 << 16
+"""The smallest tensor that is mapped, in bytes. All smaller ones of a model are a small part of it."""
+
+_ALIGNED = 64
+"""torch aligns the tensors in its files to so many bytes, as it does in memory."""
+
+_HEADER = 30
+"""Bytes before the name of a member in a zip file; the lengths of its name and of its extra field are the last four.
+
+Source: "Local file header" in APPNOTE.TXT of PKWARE."""
+
+
+def keep_in_file(tensors: Iterable[torch.Tensor], path: str) -> None:
+    """Point tensors at the same bytes of the zip file from which they were loaded.
+
+    Only contents that are equal to the bit are replaced, so no output changes. Types, shapes, strides and what shares
+    memory with what stay as they were. Smaller files than `SHARED_BYTES` are left alone.
+    """
+    size = Path(path).stat().st_size
+    if size < SHARED_BYTES:
+        return
+    file = torch.UntypedStorage.from_file(path, False, size)
+    places = {_key(file[first:last]): (first, last) for first, last in _members(path)}
+    found: dict[int, tuple[int, int] | None] = {}
+    for tensor in tensors:
+        held = tensor.untyped_storage()
+        if held.device.type != "cpu" or held.nbytes() < _SMALLEST:
+            continue
+        if held.data_ptr() not in found:
+            found[held.data_ptr()] = places.get(_key(held))
+        if place := found[held.data_ptr()]:
+            shape, strides, offset = tensor.size(), tensor.stride(), tensor.storage_offset()
+            empty = torch.empty(0, dtype=tensor.dtype)
+            tensor.data = empty.set_(file[place[0] : place[1]], offset, shape, strides)
+
+
+def _members(path: str) -> Iterator[tuple[int, int]]:
+    """The first byte of each large uncompressed member, and the first one after it."""
+    with zipfile.ZipFile(path) as archive, Path(path).open("rb") as file:
+        for member in archive.infolist():
+            if member.compress_type != zipfile.ZIP_STORED or member.file_size < _SMALLEST:
+                continue
+            file.seek(member.header_offset)
+            lengths = struct.unpack("<HH", file.read(_HEADER)[-4:])
+            first = member.header_offset + _HEADER + sum(lengths)
+            if first % _ALIGNED == 0:
+                yield first, first + member.file_size
+
+
+def _key(content: torch.UntypedStorage) -> tuple[int, bytes]:
+    """Length and hash of some bytes."""
+    view = torch.empty(0, dtype=torch.uint8).set_(content)
+    return content.nbytes(), xxhash.xxh3_128(view.numpy().data).digest()

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
@@ -70,9 +69,6 @@ class Onnx(Adapter):
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions("onnx", _BUILDS)
 
-    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
-        features.check_types(job, schema, features.is_number_or_text, "numbers, lists of numbers and texts only")
-
     def inspect(self, job: ModelJob, path: str) -> None:
         _model_file(job, Path(path))
 
@@ -87,7 +83,12 @@ class Onnx(Adapter):
         return () if found is None else (found,)
 
     def devices(self) -> str:
-        return describe_devices()
+        try:
+            onnxruntime = runtime()
+        except ImportError:
+            return ""
+        has = "can use CUDA" if _CUDA in onnxruntime.get_available_providers() else "has no CUDA: models run on the CPU"
+        return f"onnxruntime {onnxruntime.__version__} {has}"
 
 
 class Session:
@@ -181,16 +182,6 @@ def runtime() -> Any:
     return onnxruntime
 
 
-def describe_devices() -> str:
-    """The devices that onnxruntime can use in this process, in words; nothing if it is not installed."""
-    try:
-        onnxruntime = runtime()
-    except ImportError:
-        return ""
-    has = "can use CUDA" if _CUDA in onnxruntime.get_available_providers() else "has no CUDA: models run on the CPU"
-    return f"onnxruntime {onnxruntime.__version__} {has}"
-
-
 def _start(job: ModelJob, path: str) -> Any:
     """A session of onnxruntime on the job's device. path: the local copy; messages name the job's path."""
     file = _model_file(job, Path(path))
@@ -198,7 +189,9 @@ def _start(job: ModelJob, path: str) -> Any:
         onnxruntime = runtime()
     except ImportError as error:
         raise missing("onnx", ("onnxruntime",)) from error
-    wanted = _provider(job, onnxruntime)
+    wanted = _CUDA if job.resources.gpus else _CPU
+    if wanted is _CUDA:
+        onnxruntime.preload_dlls()  # of CUDA, where torch or NVIDIA's packages have brought them
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = job.resources.cores
     options.inter_op_num_threads = 1
@@ -218,22 +211,10 @@ def _start(job: ModelJob, path: str) -> Any:
         ) from error
     if wanted not in session.get_providers():
         raise JobError(
-            f"resources.gpus: onnxruntime cannot start {wanted} here, mostly because it does not find its CUDA "
-            "libraries: pip install 'onnxruntime-gpu[cuda,cudnn]'; or write gpus: 0"
+            f"resources.gpus: onnxruntime {onnxruntime.__version__} as installed here cannot start {wanted}; install "
+            "onnxruntime-gpu[cuda,cudnn] in its place (pip uninstall onnxruntime first), or write gpus: 0"
         )
     return session
-
-
-def _provider(job: ModelJob, onnxruntime: Any) -> str:
-    if job.resources.gpus == 0:
-        return _CPU
-    if _CUDA not in onnxruntime.get_available_providers():
-        raise JobError(
-            f"resources.gpus: onnxruntime {onnxruntime.__version__} as installed here has no {_CUDA}; install "
-            "onnxruntime-gpu in its place (pip uninstall onnxruntime first), or write gpus: 0"
-        )
-    onnxruntime.preload_dlls()  # of CUDA, where torch or NVIDIA's packages have brought them
-    return _CUDA
 
 
 def _give_weights(options: Any, file: Path) -> list[Array]:

@@ -2,90 +2,97 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Mapping
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any
 
-import pyarrow as pa
-
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, needed, versions
-from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.torchfiles import (
-    EXPORTED,
-    OPTIONS,
-    STATE,
-    check_torch_keys,
-    inspect_torch,
-    kind_of,
-)
+from nightjar.inference.job.options import choice, keywords, text
+from nightjar.inference.predictors.adapter import Predictor, missing, needed, versions
+from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.tabular.ontorch import EXPORTED, STATE, OnTorch, inspect_file, kind_of
 from nightjar.inference.predictors.user import factory_keywords
 
+_DTYPES = ("float32", "float16", "bfloat16")
 
-class OnTorch(Adapter):
-    """Base of the adapters whose models compute with torch."""
-
-    scratch = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
-
-    def device_errors(self) -> tuple[type[BaseException], ...]:
-        found = getattr(sys.modules.get("torch"), "AcceleratorError", None)
-        return () if found is None else (found,)
+_OPTIONS = (
+    text(
+        "model",
+        "your function or class that makes the `torch.nn.Module`",
+        "none; required for weights",
+        r"[\w.]+:\w+",
+        '"module:name" of your function or class, as "net:build"',
+    ),
+    keywords("args", "its keyword arguments", "none", "a mapping of keywords, as {width: 2}"),
+    choice("dtype", _DTYPES, "weights, and inputs that are floats, are cast to it", "that of the weights"),
+    choice("autocast", (False, True, *_DTYPES[1:]), "computes under `torch.autocast`, in this type"),
+    BATCH_FORMAT,
+)
+"""All of them, none of which has a meaning for an exported program."""
 
 
 class Torch(OnTorch):
-    """The `Adapter` of torch. Its predictor is `exported.Program` or `modules.Module`."""
+    """The `Adapter` of torch. Its predictors are in `modules`."""
 
     libraries = ("torch",)
     extra = "torch"
-    options = OPTIONS
+    options = _OPTIONS
 
     def check_keys(self, job: ModelJob) -> None:
-        check_torch_keys(job)
+        kind, options = kind_of(job), job.model.options
+        for name in STATE.options:
+            if name in options and name not in kind.options:
+                raise JobError(
+                    f"model.options.{name}: has no meaning for {kind.what}, as which {job.model.path} is read"
+                )
+        if kind is STATE and "model" not in options:
+            raise JobError(
+                f"model.options.model: {job.model.path} holds weights alone; name the function or class of yours that "
+                'makes the module, as "net:build"'
+            )
+        if options.get("autocast") and options.get("dtype", "float32") != "float32":
+            raise JobError(
+                "model.options.autocast: the weights already have another type by model.options.dtype; keep one"
+            )
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         """Empty if the file contains its operations. The user's code calls those of the installed torch."""
         found = versions("torch", ("torch",))
         return found if kind_of(job) is STATE else {}
 
-    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
-        features.check_numbers(job, schema)
-
     def inspect(self, job: ModelJob, path: str) -> None:
-        inspect_torch(job, path)
+        inspect_file(job, path)
 
     def check_code(self, job: ModelJob, found: Mapping[str, Any]) -> None:
         for key, target in found.items():
             factory_keywords(job, key, target)
 
     def devices(self) -> str:
-        if find_spec("torch") is None:
+        try:
+            import torch
+        except ImportError:
             return ""
-        from nightjar.inference.predictors.tabular.placing import describe_devices
-
-        return describe_devices()
+        if not torch.cuda.is_available():
+            return f"torch {torch.__version__} sees no GPU here: models run on the CPU"
+        names = [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())]
+        return f"torch {torch.__version__} sees {len(names)}: {', '.join(names)}"
 
     def warm(self) -> None:
-        import_module("nightjar.inference.predictors.tabular.exported")
+        import_module("nightjar.inference.predictors.tabular.modules")
         # For a small model most of the time of `torch.export.load` is this import.
         import_module("torch.export.pt2_archive")
 
     def load(self, job: ModelJob, path: str | None) -> Predictor:
         path = needed(job, path)
-        inspect_torch(job, path)
+        inspect_file(job, path)
         try:
-            if kind_of(job) is EXPORTED:
-                from nightjar.inference.predictors.tabular.exported import load_program
-
-                return load_program(job, path)
-            from nightjar.inference.predictors.tabular.modules import load_module
-
-            return load_module(job, path)
+            from nightjar.inference.predictors.tabular import modules
         except ModuleNotFoundError as error:
             if error.name != "torch":
                 raise
             raise missing("torch", ("torch",)) from error
+        return modules.load_program(job, path) if kind_of(job) is EXPORTED else modules.load_module(job, path)
 
 
 ADAPTER = Torch()

@@ -24,9 +24,6 @@ _TOKENISERS = (
     "sentencepiece.bpe.model",
     "tokenizer.model",
 )
-TOKENISER, PROCESSOR = "tokenizer", "processor"
-"""What reads the rows for a model: a tokenizer reads texts, a processor images or sounds."""
-
 _PROCESSORS = ("preprocessor_config.json", "processor_config.json")
 _HOW = "write one with model.save_pretrained(folder) and tokenizer.save_pretrained(folder)"
 
@@ -40,12 +37,11 @@ class ModelFolder:
     config: dict[str, Any]
 
 
-def look(job: ModelJob, path: Path, named: str, *readers: str) -> ModelFolder:
-    """Look at a model's folder: its configuration, and the files of what reads its rows.
+def look(job: ModelJob, path: Path, named: str, *, tokenizer: bool = True, processor: bool = False) -> ModelFolder:
+    """Look at a model's folder: its configuration, and the files of what reads its rows: of a tokenizer, which reads
+    texts, or of a processor, which reads images or sounds.
 
     A tokenizer without files is no error of transformers: it makes one that knows no word.
-
-    readers: `TOKENISER`, `PROCESSOR` or both; a tokenizer, if none is named.
 
     Raises:
         JobError: One is missing.
@@ -53,16 +49,15 @@ def look(job: ModelJob, path: Path, named: str, *readers: str) -> ModelFolder:
     if not path.is_dir():
         what = "is a file" if path.exists() else "is not there"
         raise JobError(f"model.path: {named} {what}; the {job.model.uses} adapter needs a model's folder: {_HOW}")
-    config = read_json(path / "config.json", f"{named}/config.json", f"so this is no model's folder: {_HOW}")
+    config = _read(path / "config.json", f"{named}/config.json", otherwise=f"so this is no model's folder: {_HOW}")
     if not isinstance(config.get("model_type"), str):
         raise JobError(f"model.path: {named}/config.json names no model_type, so this is no transformers model; {_HOW}")
-    readers = readers or (TOKENISER,)
-    if PROCESSOR in readers and not any((path / name).is_file() for name in _PROCESSORS):
+    if processor and not any((path / name).is_file() for name in _PROCESSORS):
         raise JobError(
             f"model.path: {named} has no {_PROCESSORS[0]}, so rows cannot be read for this model; save its processor "
             "into the same folder: processor.save_pretrained(folder)"
         )
-    if TOKENISER in readers and not any((path / name).is_file() for name in _TOKENISERS):
+    if tokenizer and not any((path / name).is_file() for name in _TOKENISERS):
         raise JobError(
             f"model.path: {named} has no tokenizer.json, so texts cannot be read for this model; save its tokenizer "
             "into the same folder: tokenizer.save_pretrained(folder)"
@@ -70,16 +65,12 @@ def look(job: ModelJob, path: Path, named: str, *readers: str) -> ModelFolder:
     return ModelFolder(path, named, config)
 
 
-def read_json(path: Path, named: str, otherwise: str = "") -> dict[str, Any]:
-    """The object in a JSON file.
-
-    Raises:
-        JobError: There is no such file, or it holds no object. otherwise: what that means.
-    """
+def _read(path: Path, named: str, kind: type = dict, otherwise: str = "") -> Any:
+    """The object in a JSON file, or the list. otherwise: what it means if there is none."""
     try:
         content = json.loads(path.read_bytes())
-        if not isinstance(content, dict):
-            raise TypeError("it holds no object")
+        if not isinstance(content, kind):
+            raise TypeError(f"it holds no {kind.__name__}")
     except (OSError, TypeError, ValueError) as error:
         reason = getattr(error, "strerror", None) or str(error)
         raise JobError(
@@ -122,7 +113,7 @@ class Recipe:
     """The beginning that is put before each text."""
 
 
-def recipe_of(job: ModelJob, root: Path, named: str, *readers: str) -> Recipe:
+def recipe_of(job: ModelJob, root: Path, named: str) -> Recipe:
     """The recipe of a model's folder, where `model.options` does not say otherwise. Arguments as of `look`.
 
     Raises:
@@ -131,15 +122,17 @@ def recipe_of(job: ModelJob, root: Path, named: str, *readers: str) -> Recipe:
     options = job.model.options
     if not (root / "modules.json").is_file():
         return Recipe(
-            look(job, root, named, *readers),
+            look(job, root, named),
             pooling=options.get("pooling", "mean"),
             normalize=options.get("normalize", False),
             prompt=options.get("prompt", ""),
         )
     modules = _modules(root, named)
     inner = modules["Transformer"]
-    settings = _settings(root / inner, named)
-    pooling = read_json(root / modules["Pooling"] / "config.json", f"{named}/{modules['Pooling']}/config.json")
+    # What sentence-transformers says of its transformer; the file is named after the model's kind.
+    said = sorted((root / inner).glob("sentence_*_config.json"))
+    settings = _read(said[0], f"{named}/{said[0].name}") if said else {}
+    pooling = _read(root / modules["Pooling"] / "config.json", f"{named}/{modules['Pooling']}/config.json")
     prompt = options.get("prompt", _prompt(root, named))
     if prompt and pooling.get("include_prompt") is False:
         raise JobError(
@@ -147,10 +140,10 @@ def recipe_of(job: ModelJob, root: Path, named: str, *readers: str) -> Recipe:
             "score it with a class of your own, or set model.options.prompt: ''"
         )
     return Recipe(
-        look(job, root / inner, f"{named}/{inner}" if inner else named, *readers),
+        look(job, root / inner, f"{named}/{inner}" if inner else named),
         pooling=options.get("pooling") or _pooling(pooling, named),
         normalize=options.get("normalize", "Normalize" in modules),
-        max_length=_max_length(settings, named),
+        max_length=settings.get("max_seq_length"),
         strip=True,
         lower=settings.get("do_lower_case") is True,
         prompt=prompt,
@@ -159,12 +152,10 @@ def recipe_of(job: ModelJob, root: Path, named: str, *readers: str) -> Recipe:
 
 def _modules(root: Path, named: str) -> dict[str, str]:
     """The folders of the modules by their kind: the last part of the name of the module's class."""
+    content = _read(root / "modules.json", f"{named}/modules.json", list)
     try:
-        content = json.loads((root / "modules.json").read_bytes())
-        if not isinstance(content, list):
-            raise TypeError("it holds no list")
         listed = [(str(each["type"]).rpartition(".")[2], str(each["path"])) for each in content]
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (TypeError, KeyError) as error:
         raise JobError(f"model.path: {named}/modules.json cannot be read: {type(error).__name__}: {error}") from error
     kinds = tuple(kind for kind, _ in listed)
     if kinds not in {_KNOWN, _KNOWN[:2]}:
@@ -176,12 +167,6 @@ def _modules(root: Path, named: str) -> dict[str, str]:
         if Path(folder).is_absolute() or ".." in Path(folder).parts:
             raise JobError(f"model.path: {named}/modules.json has its {kind} in {folder!r}, outside of the folder")
     return dict(listed)
-
-
-def _settings(folder: Path, named: str) -> dict[str, Any]:
-    """What sentence-transformers says of its transformer; the file is named after the model's kind."""
-    found = sorted(folder.glob("sentence_*_config.json"))
-    return read_json(found[0], f"{named}/{found[0].name}") if found else {}
 
 
 def _pooling(config: dict[str, Any], named: str) -> str:
@@ -199,16 +184,9 @@ def _pooling(config: dict[str, Any], named: str) -> str:
     return names[0]
 
 
-def _max_length(settings: dict[str, Any], named: str) -> int | None:
-    limit = settings.get("max_seq_length")
-    if limit is not None and (type(limit) is not int or limit < 1):
-        raise JobError(f"model.path: max_seq_length of {named} is {limit!r}, and not a number of tokens")
-    return limit
-
-
 def _prompt(root: Path, named: str) -> str:
     """The prompt that sentence-transformers puts before each text unless it is told another one."""
     name = "config_sentence_transformers.json"
-    config = read_json(root / name, f"{named}/{name}") if (root / name).is_file() else {}
+    config = _read(root / name, f"{named}/{name}") if (root / name).is_file() else {}
     chosen, prompts = config.get("default_prompt_name"), config.get("prompts")
     return str(prompts.get(chosen, "")) if chosen is not None and isinstance(prompts, dict) else ""

@@ -21,16 +21,12 @@ from nightjar.inference.job.options import Option, choice, flag, number, text, t
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Predictor, needed, versions
 from nightjar.inference.predictors.batches import BATCH_FORMAT
-from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
-from nightjar.inference.predictors.tabular.torch import OnTorch
+from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import (
     POOLINGS,
-    PROCESSOR,
-    TOKENISER,
     look,
     recipe_of,
 )
-from nightjar.inference.tensors import is_tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +35,8 @@ class Rows:
 
     takes: str
     """What a row holds, for messages."""
-    fits: Callable[[pa.DataType], bool]
-    """Whether a column of this type holds it."""
-    only: str
-    """What the adapter takes, as the end of the message about another column."""
-    readers: tuple[str, ...]
-    """What the folder has beside the model, as in `look`."""
+    reads: Mapping[str, bool]
+    """What the folder has beside the model: keywords of `look`."""
     counted: tuple[str, ...]
     """The distributions whose versions are the fingerprint."""
     computes: str
@@ -58,9 +50,7 @@ _TOKENS = "a number of tokens"
 
 TEXT = Rows(
     takes="text",
-    fits=is_text_or_categories,
-    only="text only",
-    readers=(TOKENISER,),
+    reads={},
     counted=("transformers", "tokenizers"),
     computes="textpredictors",
     options=(
@@ -82,21 +72,16 @@ TEXT = Rows(
 )
 IMAGE = Rows(
     takes="images",
-    fits=lambda kind: is_tensor_type(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
-    only="images: arrays height × width × channels, as input.format: image gives them, or the bytes of JPEG, PNG or "
-    "WebP files",
-    readers=(PROCESSOR,),
+    reads={"tokenizer": False, "processor": True},
     counted=("transformers", "pillow"),  # Pillow scales the images
-    computes="imagemodel",
+    computes="mediapredictors",
     options=(_DTYPE, BATCH_FORMAT),
 )
 SOUND = Rows(
     takes="sound",
-    fits=lambda kind: is_number_or_list(kind) and not pa.types.is_primitive(kind),
-    only="lists of samples, numbers from -1 to 1; convert this one in a preprocess",
-    readers=(PROCESSOR, TOKENISER),
+    reads={"processor": True},
     counted=("transformers", "tokenizers"),
-    computes="transcriber",
+    computes="mediapredictors",
     options=(
         _DTYPE,
         whole(
@@ -150,14 +135,6 @@ class TaskAdapter(OnTorch):
             found |= versions(job.model.uses, (library,))
         return found
 
-    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
-        names, uses = job.model.features or schema.names, job.model.uses
-        if len(names) > self._columns:
-            raise JobError(f"model.features: the {uses} adapter takes {self._takes()}; say which of {', '.join(names)}")
-        for name in names:
-            if not self._rows.fits(kind := schema.field(name).type):
-                raise JobError(f"model.features: {name!r} is {kind}, and the {uses} adapter takes {self._rows.only}")
-
     def inspect(self, job: ModelJob, path: str) -> None:
         self._look(job, path)
 
@@ -171,7 +148,7 @@ class TaskAdapter(OnTorch):
         return predictor
 
     def _look(self, job: ModelJob, path: str) -> Any:
-        return self._inspect(job, Path(path), str(job.model.path), *self._rows.readers)
+        return self._inspect(job, Path(path), str(job.model.path), **self._rows.reads)
 
     def _module(self) -> Any:
         return import_module(f"nightjar.inference.predictors.transformers.{self._rows.computes}")
@@ -205,21 +182,15 @@ def _alike(kind: pa.DataType, made: pa.DataType) -> bool:
     return is_list(kind) and getattr(kind, "list_size", -1) in sizes and _alike(kind.value_type, made.value_type)
 
 
-def _makes_vector(job: ModelJob) -> None:
-    (name, kind), *others = job.model.output_types().items()
-    if others or not is_list(kind):
-        raise JobError(
-            f"model.outputs: the embed adapter makes one output, a vector; write {{{name}: float32[384]}} with the "
-            "model's own number"
-        )
+def _makes_one(fits: Callable[[pa.DataType], bool], what: str) -> Callable[[ModelJob], None]:
+    """The check of the outputs of a task that makes one. what: it makes, and how it is declared."""
 
+    def check(job: ModelJob) -> None:
+        (name, kind), *others = job.model.output_types().items()
+        if others or not fits(kind):
+            raise JobError(f"model.outputs: the {job.model.uses} adapter makes one output, {what.format(name=name)}")
 
-def _makes_text(job: ModelJob) -> None:
-    (name, kind), *others = job.model.output_types().items()
-    if others or not is_text(kind):
-        raise JobError(
-            f"model.outputs: the speech-recognition adapter makes one output, a text; write {{{name}: string}}"
-        )
+    return check
 
 
 def _check_template(job: ModelJob) -> None:
@@ -249,7 +220,7 @@ EMBED = TaskAdapter(
         flag("normalize", "vectors of length 1", f"{_SAY} `false`"),
         text("prompt", "stands before each text", "the folder's default prompt, mostly none"),
     ),
-    _makes_vector,
+    _makes_one(is_list, "a vector; write {{{name}: float32[384]}} with the model's own number"),
     inspect=recipe_of,
 )
 TEXT_CLASSIFICATION = TaskAdapter(
@@ -311,5 +282,5 @@ SPEECH_RECOGNITION = TaskAdapter(
     "`uses: speech-recognition`: what is said in each recording, by a Hugging Face model in a folder.",
     SOUND,
     "Transcriber",
-    check=_makes_text,
+    check=_makes_one(is_text, "a text; write {{{name}: string}}"),
 )

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -16,10 +15,11 @@ import pyarrow as pa
 import torch
 
 from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.placing import device_of_job
+from nightjar.inference.predictors.tabular.ontorch import device_of_job
 from nightjar.inference.predictors.transformers.loading import load
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 
@@ -29,26 +29,17 @@ _AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of n texts, one text after the other: text i has `ids[starts[i]:starts[i + 1]]`."""
+    """Tokens of n texts, an array for each.
 
-    ids: Array
-    types: Array | None
-    """Which text of a pair a token belongs to, if the model has this input."""
-    starts: Array
-    spans: Array | None = None
-    """The first character of a token in its text and the one after the last, of shape (tokens, 2), if the predictor
-    needs them; (-1, -1) for a token that is in no text.
+    lengths: tokens of each text, of shape (n,). types: which text of a pair a token belongs to; none if the model has
+    no such input. spans: the first character of a token in its text and the one after the last, of shape (tokens, 2),
+    (-1, -1) for a token that is in no text; none if the predictor does not need them.
     """
 
-    @property
-    def lengths(self) -> Array:
-        """Tokens of each text, of shape (n,)."""
-        return np.diff(self.starts)
-
-    def places(self, rows: Array) -> Array:
-        """Where the tokens of these texts lie, one text after the other."""
-        lengths = self.lengths[rows]
-        return np.repeat(self.starts[rows] - lengths.cumsum() + lengths, lengths) + np.arange(lengths.sum())
+    lengths: Array
+    ids: list[Array]
+    types: list[Array]
+    spans: list[Array]
 
     def padded(self, rows: Array, pad: int) -> dict[str, Array]:
         """The texts `rows` as a model takes them, each array of shape (rows, longest) and type int64.
@@ -57,17 +48,12 @@ class Tokens:
         """
         lengths = self.lengths[rows]
         held = np.arange(lengths.max()) < lengths[:, None]
-        at = self.places(rows)
-        found = {"input_ids": _filled(held, self.ids[at], pad), "attention_mask": held.astype(np.int64)}
-        if self.types is not None:
-            found["token_type_ids"] = _filled(held, self.types[at], 0)
+        found = {"input_ids": np.full(held.shape, pad, np.int64), "attention_mask": held.astype(np.int64)}
+        found["input_ids"][held] = np.concatenate([self.ids[row] for row in rows])
+        if self.types:
+            found["token_type_ids"] = np.zeros(held.shape, np.int64)
+            found["token_type_ids"][held] = np.concatenate([self.types[row] for row in rows])
         return found
-
-
-def _filled(held: Array, values: Array, pad: int) -> Array:
-    target = np.full(held.shape, pad, np.int64)
-    target[held] = values
-    return target
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,23 +80,20 @@ class Tokeniser:
         if seconds is not None:
             given = list(zip(given, map(self._plain, seconds), strict=True))
         encode = self.backend.encode_batch if self.spans else self.backend.encode_batch_fast
-        ids, types, spans, lengths = [np.empty(0, np.int32)], [np.empty(0, np.int8)], [np.empty((0, 2), np.int32)], []
+        ids: list[Array] = []
+        types: list[Array] = []
+        spans: list[Array] = []
         for first in range(0, len(given), _AT_ONCE):
-            found = encode(given[first : first + _AT_ONCE])
-            lengths += [len(encoding.ids) for encoding in found]
-            ids.append(np.fromiter(chain.from_iterable(encoding.ids for encoding in found), np.int32))
-            if self.types:
-                types.append(np.fromiter(chain.from_iterable(encoding.type_ids for encoding in found), np.int8))
-            if self.spans:
-                spans += map(_spans, found)
+            for encoding in encode(given[first : first + _AT_ONCE]):
+                ids.append(np.array(encoding.ids, np.int32))
+                if self.types:
+                    types.append(np.array(encoding.type_ids, np.int8))
+                if self.spans:
+                    spans.append(_spans(encoding))
+        lengths = np.array([len(each) for each in ids], np.int64)
         if 0 in lengths:
-            raise ValueError(f"the tokenizer finds no token in {texts[lengths.index(0)]!r}")
-        return Tokens(
-            np.concatenate(ids),
-            np.concatenate(types) if self.types else None,
-            np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)]),
-            np.concatenate(spans) if self.spans else None,
-        )
+            raise ValueError(f"the tokenizer finds no token in {texts[lengths.tolist().index(0)]!r}")
+        return Tokens(lengths, ids, types, spans)
 
     def _plain(self, text: str) -> str:
         text = self.prompt + text
@@ -132,14 +115,17 @@ def text_columns(batch: Any, uses: str, most: int = 1) -> list[list[str]]:
         TypeError, ValueError: A row is no text.
     """
     takes = "one column of text" if most == 1 else "one or two columns of text"
-    return [_texts(name, column) for name, column in features.few(batch, uses, takes, most).items()]
+    return [_texts(name, column, uses) for name, column in features.few(batch, uses, takes, most).items()]
 
 
-def _texts(name: str, column: Any) -> list[str]:
-    arrow = isinstance(column, pa.Array | pa.ChunkedArray)
-    if arrow and is_text(column.type) and not column.null_count:
-        plain: list[str] = column.to_pylist()
-        return plain
+def _texts(name: str, column: Any, uses: str) -> list[str]:
+    if isinstance(column, pa.Array | pa.ChunkedArray):
+        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
+        if not (is_text(kind) or pa.types.is_null(kind)):
+            raise JobError(f"model.features: {name!r} is {column.type}, and the {uses} adapter takes text only")
+        if is_text(column.type) and not column.null_count:
+            plain: list[str] = column.to_pylist()
+            return plain
     values: list[Any] = to_array(column).tolist()
     for value in values:
         if value is None or value != value:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 import torch
 
@@ -178,33 +177,34 @@ class Tagger(_TextPredictor):
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
         texts, tokens = prepared
-        best, scores = np.empty(len(tokens.ids), np.int64), np.empty(len(tokens.ids), np.float32)
+        found: list[list[tuple[int, float]]] = [[] for _ in texts]
 
         def keep(rows: Array, raw: Any, mask: torch.Tensor) -> None:
-            chances, labels = raw.logits.float().softmax(-1).max(-1)
-            places, held = tokens.places(rows), mask.bool()
-            best[places], scores[places] = labels[held].cpu().numpy(), chances[held].cpu().numpy()
+            chances, labels = (each.cpu().numpy() for each in raw.logits.float().softmax(-1).max(-1))
+            for place, row in enumerate(rows):
+                found[row] = list(zip(labels[place].tolist(), chances[place].tolist(), strict=True))
 
         self._model.each(tokens, keep)
         made: dict[str, list[list[Any]]] = {name: [] for name in ("entities", "labels", "scores", "starts", "ends")}
         for row, text in enumerate(texts):
-            found = list(self._entities(tokens, row, best, scores))
-            made["entities"].append([text[each.start : each.end] for each in found])
-            made["labels"].append([each.label for each in found])
-            made["scores"].append([each.score / each.tokens for each in found])
-            made["starts"].append([each.start for each in found])
-            made["ends"].append([each.end for each in found])
+            entities = list(self._entities(tokens.spans[row].tolist(), found[row]))
+            made["entities"].append([text[each.start : each.end] for each in entities])
+            made["labels"].append([each.label for each in entities])
+            made["scores"].append([each.score / each.tokens for each in entities])
+            made["starts"].append([each.start for each in entities])
+            made["ends"].append([each.end for each in entities])
         return {name: pa.array(made[name], kind) for name, kind in self._types.items()}
 
-    def _entities(self, tokens: Tokens, row: int, best: Array, scores: Array) -> Iterator[_Entity]:
-        """The entities of a text. Neighbours of one label are one entity, unless the later one begins anew ("B-")."""
-        assert tokens.spans is not None
+    def _entities(self, spans: list[list[int]], found: list[tuple[int, float]]) -> Iterator[_Entity]:
+        """The entities of a text. Neighbours of one label are one entity, unless the later one begins anew ("B-").
+
+        found: the likeliest label of each token and its probability; behind the text's end those of padding.
+        """
         now: _Entity | None = None
-        for place in range(tokens.starts[row], tokens.starts[row + 1]):
-            start, end = map(int, tokens.spans[place])
+        for (start, end), (place, score) in zip(spans, found, strict=False):
             if start < 0:
                 continue
-            label, score = self._labels[best[place]], float(scores[place])
+            label = self._labels[place]
             begins, name = (label[0], label[2:]) if label[:2] in {"B-", "I-"} else ("", label)
             if now is not None and self._joins and now.label == name and begins != "B":
                 now.score, now.tokens, now.end = now.score + score, now.tokens + 1, end

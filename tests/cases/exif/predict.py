@@ -1,6 +1,6 @@
 import numpy as np
 
-from nightjar.inference.predictors.transformers.imagemodel import pictures
+from nightjar.inference.predictors.transformers.mediapredictors import pictures
 
 
 def score(batch):

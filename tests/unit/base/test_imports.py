@@ -29,9 +29,9 @@ LIBRARIES = (
     "transformers",
     "keras",
 )
-OF_TORCH = (*(f"tabular/{name}" for name in ("exported", "keras", "modules", "placing")),)
+OF_TORCH = ("batches", *(f"tabular/{name}" for name in ("keras", "modules", "ontorch", "torch")))
 OF_TEXTS = ("transformers/loading", "transformers/textmodel", "transformers/textpredictors")
-OF_FOLDERS = (*OF_TEXTS, "transformers/imagemodel", "transformers/transcriber")
+OF_FOLDERS = (*OF_TEXTS, "transformers/mediapredictors")
 """The predictors of models in folders, of which only `loading` knows the library that loads them."""
 
 HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3", "matplotlib", "jinja2")
@@ -202,7 +202,6 @@ def importers(room: str, module: str) -> set[str]:
         ("inference", "xgboost", {"inference/predictors/tabular/boosters.py"}),
         ("inference", "catboost", {"inference/predictors/tabular/boosters.py"}),
         ("inference", "keras", {"inference/predictors/tabular/keras.py"}),
-        ("inference", "h5py", {"inference/predictors/tabular/keras.py"}),
         ("inference", "boto3", {"inference/storage/credentials.py"}),
         ("inference", "deltalake", {"inference/input/sources/delta.py", "inference/output/targets/delta.py"}),
         ("inference", "adbc_driver_postgresql", {"inference/input/sources/databases.py"}),

@@ -17,7 +17,7 @@ import pytest
 
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.input.sources.reading import describe, read_piece, read_sample
-from nightjar.inference.predictors.batches import Copier, to_batch
+from nightjar.inference.predictors.batches import own_table, to_batch
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tensors import VariableShapedTensor, shaped, to_arrays
@@ -146,7 +146,7 @@ def test_nulls_are_no_tensors() -> None:
 
 def test_a_copy_of_tensors_is_equal() -> None:
     table = shaped(ray_table())
-    assert Copier()(table).table.equals(table)
+    assert own_table(table).equals(table)
 
 
 def test_another_table_is_left_as_it_is(tmp_path: Path) -> None:

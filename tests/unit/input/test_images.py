@@ -32,7 +32,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays
 from support import HELPERS, Lake
 
-pictures = lazily("nightjar.inference.predictors.transformers.imagemodel", "pictures")
+pictures = lazily("nightjar.inference.predictors.transformers.mediapredictors", "pictures")
 
 STORAGE = LakeStorage()
 FORMATS = ["JPEG", "PNG", "WEBP"]

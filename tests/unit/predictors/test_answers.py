@@ -22,7 +22,7 @@ SCHEMA = {
 }
 
 
-def reader(outputs: dict[str, str], **model: Any) -> Reader:
+def reader(outputs: dict[str, str], plain: bool = False, **model: Any) -> Reader:
     keys = {
         "uses": "openai",
         "url": "http://here/v1",
@@ -32,7 +32,7 @@ def reader(outputs: dict[str, str], **model: Any) -> Reader:
         **model,
     }
     job = Job.model_validate({"name": "ask", "input": {"uri": "a"}, "output": {"uri": "b"}, "model": keys})
-    return Reader(model_job(job))
+    return Reader(model_job(job), plain=plain)
 
 
 def test_an_answer_is_its_text_and_what_it_took() -> None:
@@ -129,7 +129,7 @@ def test_an_answer_that_does_not_fit_its_type_costs_its_own_row_alone(
 @pytest.mark.parametrize("text", ["[" * 3000, "[" * 100_000 + "]" * 100_000, '{"score": ' * 3000])
 def test_an_answer_that_is_nested_too_deeply_costs_the_row(text: str) -> None:
     read = reader({"score": "float32"}, json_schema=SCHEMA)
-    with pytest.raises(AnswerInvalid, match=r"^the answer is nested too deeply to be read: "):
+    with pytest.raises(AnswerInvalid, match=r"^the answer is no JSON that can be read \(maximum recursion depth"):
         read.row(Answer(text, "stop"))
     with pytest.raises(AnswerInvalid, match="the answer was cut after 9 tokens, before its JSON was complete"):
         read.row(Answer(text, "length", 3, 9))
@@ -142,7 +142,7 @@ def test_an_answer_that_is_nested_too_deeply_for_its_schema_costs_the_row() -> N
     before = sys.getrecursionlimit()  # some libraries raise it
     sys.setrecursionlimit(1000)
     try:
-        with pytest.raises(AnswerInvalid, match=r"^the answer is nested too deeply to be read: "):
+        with pytest.raises(AnswerInvalid, match=r"^the answer is no JSON that can be read \(maximum recursion depth"):
             read.row(Answer('{"left": ' * 400 + "{}" + "}" * 400, "stop"))
     finally:
         sys.setrecursionlimit(before)
@@ -160,6 +160,16 @@ def test_a_choice_is_asked_for_as_a_schema() -> None:
     assert read.row(Answer('{"choice": "no"}', "stop")) == {"label": "no"}
     with pytest.raises(AnswerInvalid, match="'maybe' is not one of"):
         read.row(Answer('{"choice": "maybe"}', "stop"))
+
+
+def test_a_choice_of_a_model_that_writes_nothing_else_is_the_whole_answer() -> None:
+    read = reader({"label": "string"}, plain=True, choice=["yes", "no (it is not)"])
+    assert read.schema is None
+    assert read.row(Answer("no (it is not)", "stop")) == {"label": "no (it is not)"}
+    with pytest.raises(AnswerInvalid, match=r"was cut after 1 tokens, before it had the form of model\.choice"):
+        read.row(Answer("no (", "length", 3, 1))
+    with pytest.raises(AnswerInvalid, match=r"has not the form of model\.choice: 'yes and no'"):
+        read.row(Answer("yes and no", "stop"))
 
 
 def test_a_vector_is_the_only_output_beside_what_it_took() -> None:

@@ -27,7 +27,7 @@ from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Usage
 from support import is_true, wait_until
 
-product = lazily("nightjar.inference.predictors.language.endpoint")
+product = lazily("nightjar.inference.predictors.language.openai")
 KEY = "sk-very-secret-key"
 
 
@@ -222,10 +222,10 @@ def test_a_row_that_is_always_refused_as_too_much_costs_itself_and_no_time_of_th
         assert found.outputs["answer"][1:] == [text.upper() for text in others]
         lost = found.outputs["answer"][0]
         assert isinstance(lost, PromptInvalid)
-        said = "while other rows were answered, the endpoint refused the request as too much (429), 3 times: "
-        assert str(lost).startswith(said)
+        said = r"^while other rows were answered, the endpoint refused the request as too much \(429\), [3-6] times: "
+        assert re.match(said, str(lost))
         assert too_large in str(lost)
-        assert server.texts().count("long") == 3
+        assert 3 <= server.texts().count("long") <= 6
         times = sorted(each.at for each in server.asked if each.text != "long")
         assert max(after - before for before, after in itertools.pairwise(times)) < 0.5, "the others went on"
 
@@ -265,26 +265,6 @@ def test_the_pause_of_all_is_short_again_when_one_was_answered() -> None:
         times = {text: [each.at for each in server.asked if each.text == text] for text in "ab"}
         assert times["a"][4] - times["a"][3] >= 0.8, "the fourth pause is 8 × 0.2 s, or half of it"
         assert times["b"][1] - times["b"][0] < 0.4, "the first is 0.2 s at most"
-
-
-@pytest.mark.parametrize(("per_minute", "actors", "seconds"), [(1200, 1, 0.45), (1200, 2, 0.9)])
-def test_no_more_requests_begin_than_may(per_minute: int, actors: int, seconds: float) -> None:
-    """All actors together: each has its share. A request that comes late takes nothing from the next ones' time."""
-    with asking(requests_per_minute=per_minute, actors=actors) as (server, model):
-        began = time.monotonic()
-        ask(model, *"abcdefghij")
-        times = sorted(each.at for each in server.asked)
-        assert all(at - began >= seconds * 0.9 * index / 9 for index, at in enumerate(times))
-
-
-def test_tokens_are_counted_as_the_endpoint_counts_them() -> None:
-    """The first request was thought to be small."""
-    counted = lambda asked: said("x", prompt_tokens=900, output_tokens=100)  # noqa: E731
-    with asking(counted, tokens_per_minute=120_000, requests_in_flight=1) as (server, model):
-        began = time.monotonic()
-        ask(model, *"abcd")
-        # 1,000 tokens are half a second.
-        assert server.asked[3].at - began >= 1.4
 
 
 def test_no_more_requests_are_underway_than_may_and_batches_share_the_places() -> None:
@@ -425,7 +405,7 @@ def test_keys_that_make_no_sense_are_named(keys: dict[str, Any], message: str) -
 
 def test_how_fast_it_is_asked_and_what_it_costs_is_no_part_of_a_result() -> None:
     prices = {"input_mtok": 1, "output_mtok": 2}
-    slow = job("http://here/v1", requests_in_flight=1, timeout_s=5, key_env="A", tokens_per_minute=5, cost=prices)
+    slow = job("http://here/v1", requests_in_flight=1, timeout_s=5, key_env="A", cost=prices)
     assert scoring_keys(slow) == scoring_keys(job("http://here/v1"))
     assert scoring_keys(job("http://here/v1", sampling={"seed": 1})) != scoring_keys(job("http://here/v1"))
 

@@ -27,6 +27,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
+from nightjar.inference.predictors.tabular.filling import numbers
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
 from nightjar.inference.storage.lake import LakeStorage
@@ -275,16 +276,10 @@ def test_a_model_that_columns_cannot_feed_is_refused_when_it_is_loaded(
         adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
 
 
-def test_columns_of_other_types_are_refused_by_name(tmp_path: Path) -> None:
-    job = job_of(tmp_path)
-    for kind in (pa.timestamp("us"), pa.list_(pa.string()), pa.decimal128(9), pa.binary()):
-        with pytest.raises(
-            JobError, match=r"^model\.features: 'when' is .*, and the onnx adapter takes numbers, lists"
-        ):
-            adapter_of(model_job(job)).check_columns(model_job(job), pa.schema({"a": F32, "when": kind}))
-    adapter_of(model_job(job)).check_columns(
-        model_job(job), pa.schema({"a": pa.list_(pa.list_(F32)), "b": pa.string(), "c": pa.bool_()})
-    )
+def test_columns_of_other_types_are_refused_by_name() -> None:
+    for kind in (pa.timestamp("us"), pa.decimal128(9), pa.binary()):
+        with pytest.raises(JobError, match=r"^model\.features: 'when' is .*, and the onnx adapter takes numbers only"):
+            numbers("when", pa.array([], kind), "onnx")
 
 
 # ---- outputs --------------------------------------------------------------------------------------------------
@@ -455,7 +450,7 @@ def test_gpus_are_refused_where_onnxruntime_has_no_cuda(tmp_path: Path) -> None:
     if "CUDAExecutionProvider" in onnxruntime.get_available_providers():
         pytest.skip("this onnxruntime has CUDA")
     job = with_resources(saved(tmp_path, matmul()), gpus=1)
-    with pytest.raises(JobError, match=r"^resources\.gpus: onnxruntime .* has no CUDAExecutionProvider; install onnxr"):
+    with pytest.raises(JobError, match=r"^resources\.gpus: onnxruntime .* cannot start CUDAExecutionP"):
         adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
     assert "has no CUDA" in adapter_of(model_job(job)).devices()
 
@@ -472,7 +467,7 @@ def test_onnxruntime_reports_nothing_to_its_makers(tmp_path: Path) -> None:
     """Its import would make a file of reports in the home folder, and send them."""
     env = {name: value for name, value in os.environ.items() if name != "ORT_DISABLE_TELEMETRY"}
     env |= {"HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path)}
-    code = "from nightjar.inference.predictors.tabular.onnx import describe_devices; print(describe_devices())"
+    code = "from nightjar.inference.predictors.tabular.onnx import ADAPTER; print(ADAPTER.devices())"
     told = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     assert told.startswith("onnxruntime ")
     assert [each for each in tmp_path.rglob("*") if "onnxruntime" in each.name] == []

@@ -33,7 +33,9 @@ def test_each_row_is_in_one_call_and_calls_keep_to_the_budget(lengths: list[int]
 
 
 def test_texts_are_padded_at_their_ends_up_to_the_longest_of_them() -> None:
-    tokens = Tokens(np.array([7, 8, 9, 4, 5], np.int32), np.array([0, 0, 1, 0, 1], np.int8), np.array([0, 3, 4, 5]))
+    ids = [np.array(each, np.int32) for each in ([7, 8, 9], [4], [5])]
+    types = [np.array(each, np.int8) for each in ([0, 0, 1], [0], [1])]
+    tokens = Tokens(np.array([3, 1, 1]), ids, types, [])
     found = tokens.padded(np.array([2, 0]), pad=1)
     assert {name: values.tolist() for name, values in found.items()} == {
         "input_ids": [[5, 1, 1], [7, 8, 9]],
@@ -41,7 +43,7 @@ def test_texts_are_padded_at_their_ends_up_to_the_longest_of_them() -> None:
         "token_type_ids": [[1, 0, 0], [0, 0, 1]],
     }
     assert all(values.dtype == np.int64 for values in found.values())
-    alone = Tokens(tokens.ids, None, tokens.starts).padded(np.array([1]), pad=1)
+    alone = Tokens(tokens.lengths, ids, [], []).padded(np.array([1]), pad=1)
     assert {name: values.tolist() for name, values in alone.items()} == {"input_ids": [[4]], "attention_mask": [[1]]}
 
 

@@ -10,7 +10,7 @@ import pytest
 from modeljobs import model_job
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors.language.prompts import Prompt, prompt_of
+from nightjar.inference.predictors.language.languagemodel import Prompt, prompt_of
 
 
 def job(**model: Any) -> Job:

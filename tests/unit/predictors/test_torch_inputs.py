@@ -24,7 +24,7 @@ from nightjar.inference.scoring.microbatches import ScoredRows, score_table
 torch = lazily("torch")
 tree_map = lazily("torch.utils._pytree", "tree_map")
 programs = lazily("torchprograms")
-load_program = lazily("nightjar.inference.predictors.tabular.exported", "load_program")
+load_program = lazily("nightjar.inference.predictors.tabular.modules", "load_program")
 
 
 @pytest.fixture(autouse=True)

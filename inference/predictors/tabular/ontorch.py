@@ -1,39 +1,69 @@
-"""The kinds of files that `uses: torch` takes, the options of each, and what can be seen of a file without torch."""
+"""What models have in common that compute with torch: their device, how tensors come there, and what can be seen of a
+file without torch.
+"""
 
 from __future__ import annotations
 
+import sys
 import zipfile
 from dataclasses import dataclass
 from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.job.options import choice, keywords, text
-from nightjar.inference.predictors.adapter import check_trusted
-from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.adapter import Adapter, check_trusted
+from nightjar.inference.predictors.tabular.filling import Filling
+
+if TYPE_CHECKING:
+    import torch
+
+
+class OnTorch(Adapter):
+    """Base of the adapters whose models compute with torch."""
+
+    scratch = ("/dev/shm/torch_", "/tmp/torchinductor_", "/var/tmp/torchinductor_")
+
+    def device_errors(self) -> tuple[type[BaseException], ...]:
+        found = getattr(sys.modules.get("torch"), "AcceleratorError", None)
+        return () if found is None else (found,)
+
+
+def device_of_job(job: ModelJob) -> torch.device:
+    """The device for the job's model. Sets torch's number of threads for the process."""
+    import torch
+
+    torch.set_num_threads(job.resources.cores)
+    # Ray may be told of GPUs that do not exist, as in tests; the predictor's `device` then says the truth.
+    on_gpu = job.resources.gpus > 0 and torch.cuda.is_available()
+    return torch.device("cuda", torch.cuda.current_device()) if on_gpu else torch.device("cpu")
+
+
+def fill_tensor(filling: Filling, dtype: torch.dtype, device: torch.device, any_layout: bool = False) -> torch.Tensor:
+    """Make a tensor with the values of a filling, in memory from which the device can copy.
+
+    any_layout: whether the model takes a transposed tensor. Then columns that lie beside each other are filled one by
+    one, as (F, n): four times as fast as into (n, F), where each column jumps from row to row (51 against 204 µs for
+    16,384 × 20 float32).
+    """
+    import torch
+
+    floating = dtype.is_floating_point and dtype not in {torch.float16, torch.float64}
+    fillable = torch.float32 if floating else dtype  # numpy has no bfloat16
+    transposed = any_layout and filling.stacked
+    shape = filling.shape[::-1] if transposed else filling.shape
+    # The buffer is new each time: reuse saves little (50 µs), and outputs or a running copy may still refer to it.
+    buffer = torch.empty(shape, dtype=fillable, pin_memory=device.type == "cuda")
+    tensor = buffer.T if transposed else buffer
+    filling.write(tensor.numpy())
+    return tensor.to(dtype)
+
 
 EXPORT_HINT = (
     "torch.export.save(torch.export.export(model, (example,), dynamic_shapes=({0: torch.export.Dim('n')},)), "
     "'model.pt2')"
 )
 """How a user makes a .pt2. The example needs more than one row, because one row would fix the batch size at 1."""
-
-DTYPES = ("float32", "float16", "bfloat16")
-
-OPTIONS = (
-    text(
-        "model",
-        "your function or class that makes the `torch.nn.Module`",
-        "none; required for weights",
-        r"[\w.]+:\w+",
-        '"module:name" of your function or class, as "net:build"',
-    ),
-    keywords("args", "its keyword arguments", "none", "a mapping of keywords, as {width: 2}"),
-    choice("dtype", DTYPES, "weights, and inputs that are floats, are cast to it", "that of the weights"),
-    choice("autocast", (False, True, *DTYPES[1:]), "computes under `torch.autocast`, in this type"),
-    BATCH_FORMAT,
-)
-"""All of them, none of which has a meaning for an exported program."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,22 +92,7 @@ def is_safetensors(path: str | None) -> bool:
     return PurePosixPath(path or "").suffix.lower() == ".safetensors"
 
 
-def check_torch_keys(job: ModelJob) -> None:
-    """Check that the options have a meaning for the kind of file."""
-    kind, options = kind_of(job), job.model.options
-    for name in STATE.options:
-        if name in options and name not in kind.options:
-            raise JobError(f"model.options.{name}: has no meaning for {kind.what}, as which {job.model.path} is read")
-    if kind is STATE and "model" not in options:
-        raise JobError(
-            f"model.options.model: {job.model.path} holds weights alone; name the function or class of yours that "
-            'makes the module, as "net:build"'
-        )
-    if options.get("autocast") and options.get("dtype", "float32") != "float32":
-        raise JobError("model.options.autocast: the weights already have another type by model.options.dtype; keep one")
-
-
-def inspect_torch(job: ModelJob, path: str) -> None:
+def inspect_file(job: ModelJob, path: str) -> None:
     """Look at the model's file, without reading its weights. path: the local copy.
 
     Raises:
