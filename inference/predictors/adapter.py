@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from importlib import metadata
 from typing import Any, Protocol
 
+import pyarrow as pa
+
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option
@@ -67,6 +69,13 @@ class Adapter:
 
         Raises:
             JobError: One is not what the adapter takes. Names the key.
+        """
+
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
+        """Check the types of the columns that the model sees. Not called if a preprocess converts the columns.
+
+        Raises:
+            JobError: The model cannot take a column. Names `model.features`.
         """
 
     def named(self, job: ModelJob) -> tuple[str, tuple[str, ...]]:

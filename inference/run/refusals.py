@@ -26,7 +26,7 @@ from nightjar.inference.job.where import condition
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.slices import TASKS, evaluator_of
 from nightjar.inference.output import targets
-from nightjar.inference.predictors import check_keys, input_columns
+from nightjar.inference.predictors import check_keys, input_columns, model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.records import Piece
 from nightjar.inference.run.request import RunRequest, check_same_run
@@ -98,6 +98,11 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
             f"label: {job.label!r} is {schema.field(job.label).type}; a label is {TASKS[job.evaluation.task].LABELS} "
             f"(evaluation.task: {job.evaluation.task})"
         )
+    for each in model_jobs(job):
+        features = model_columns(each, schema)
+        if each.preprocess is None:
+            with naming(each):
+                adapter_of(each).check_columns(each, pa.schema([schema.field(name) for name in features]))
     for name in carried:
         if two := alike([schema.field(name)]):
             raise JobError(f"carry: of the fields of {name!r} {not_told_apart(*two)}; leave the column out")

@@ -167,13 +167,13 @@ def test_a_box_is_four_numbers_and_a_threshold_lies_between_0_and_1(folder: Path
 
 
 @each_task
-def test_columns_that_are_no_images_are_refused(folder: Path, uses: str) -> None:
-    photos = as_tensors(PHOTOS)
-    two = photos.append_column("again", photos.column(0))
+def test_columns_that_are_no_images_are_refused_before_the_model_is_loaded(folder: Path, uses: str) -> None:
+    job = job_of(folder, uses)
     with pytest.raises(JobError, match=rf"^model\.features: the {uses} adapter takes one column of images; say which"):
-        made(job_of(folder, uses), two)
-    with pytest.raises(TypeError, match="holds str, and not height × width × channels of uint8, or a file's bytes"):
-        made(job_of(folder, uses), pa.table({photos.column_names[0]: ["x"]}))
+        adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("a", pa.binary()), ("b", pa.binary())]))
+    with pytest.raises(JobError, match=rf"^model\.features: 'a' is string, and the {uses} adapter takes images"):
+        adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("a", pa.string())]))
+    adapter_of(model_job(job)).check_columns(model_job(job), as_tensors(PHOTOS).schema)
 
 
 @each_task

@@ -79,12 +79,15 @@ def test_what_makes_no_sense_is_refused(folder: Path, section: dict[str, Any], s
         load_scorer(model_job(job), job.models[0].path)
 
 
-def test_columns_that_are_no_sound_are_refused(folder: Path) -> None:
+def test_columns_that_are_no_sound_are_refused_before_the_model_is_loaded(folder: Path) -> None:
     job = job_of(folder)
-    scorer = load_scorer(model_job(job), job.models[0].path)
-    for values in ([1.0], ["a"], [b"a"]):
-        with pytest.raises(ValueError, match=r"feature 'a' holds .*, and not the samples of one channel"):
-            scorer(pa.table({"a": values}))
+    for kind in (pa.float32(), pa.string(), pa.binary()):
+        with pytest.raises(
+            JobError, match=r"^model\.features: 'a' is \w+, and the speech-recognition adapter takes lis"
+        ):
+            adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("a", kind)]))
+    adapter_of(model_job(job)).check_columns(model_job(job), table_of(SOUNDS).schema)
+    adapter_of(model_job(job)).inspect(model_job(job), str(job.models[0].path))
 
 
 def test_what_counts_beyond_job_and_folder_are_the_libraries_that_compute(folder: Path) -> None:

@@ -200,6 +200,12 @@ def unreadable_model(lake: Lake) -> str:
     return r"model\.path: .*/model\.pt2 is not an exported program \(\.pt2\) that can be read: File is not a zip file"
 
 
+def column_no_model_takes(lake: Lake) -> str:
+    write_program(lake.folder / "model.pt2", b"")
+    lake.write_job(model__uses="torch", model__path="model.pt2", model__trusted=True, model__features=["x", "name"])
+    return r"model\.features: 'name' is string, and the torch adapter takes numbers only; list the columns .*"
+
+
 def labels_of_three_classes(lake: Lake) -> str:
     lake.write_job(label="id")
     return r"label: label column 'id' holds 2; it must be 0, 1 or null \(in .*/data/a\.parquet\)"
@@ -214,6 +220,7 @@ SETUPS: list[Callable[[Lake], str]] = [
     broken_code,
     no_yaml,
     unreadable_model,
+    column_no_model_takes,
     labels_of_three_classes,
 ]
 

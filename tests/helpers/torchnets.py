@@ -160,6 +160,7 @@ def scored(job: Job, table: pa.Table) -> dict[str, np.ndarray]:
     check_keys(job)
     adapter = adapter_of(model_job(job))
     adapter.inspect(model_job(job), str(job.models[0].path))
+    adapter.check_columns(model_job(job), table.schema)
     outputs = load_scorer(model_job(job), job.models[0].path)(table)
     return {name: np.array(values.to_pylist()) for name, values in outputs.items()}
 

@@ -147,6 +147,9 @@ class BoosterAdapter(Adapter):
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions(job.model.uses, self.libraries)
 
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
+        features.check_types(job, schema, features.is_number_or_text, "numbers and categories only")
+
     def inspect(self, job: ModelJob, path: str) -> None:
         self._content(job, path)
 

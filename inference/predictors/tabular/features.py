@@ -4,7 +4,7 @@ the arrays that such models return, as the declared outputs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_native_number, is_text
 from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors.arrays import NUMERIC, Array, columns, is_series, is_tensor, joined, to_array
 from nightjar.inference.tensors import is_tensor_type
@@ -80,7 +81,39 @@ def matrix(values: Mapping[str, Array], width: int | None, dtype: npt.DTypeLike 
     return stacked if dtype is None else stacked.astype(np.result_type(stacked, dtype), copy=False)
 
 
+def check_types(job: ModelJob, schema: pa.Schema, taken: Callable[[pa.DataType], bool], takes: str) -> None:
+    """Check that each column has a type that the adapter takes. takes: these types, in words."""
+    for name in job.model.features or schema.names:
+        if not taken(kind := schema.field(name).type):
+            raise JobError(
+                f"model.features: {name!r} is {kind}, and the {job.model.uses} adapter takes {takes}; list the columns "
+                "that the model takes, or convert this one in a preprocess"
+            )
+
+
+def check_numbers(job: ModelJob, schema: pa.Schema) -> None:
+    """Check that each column is of numbers, or of lists of numbers."""
+    check_types(job, schema, is_number_or_list, "numbers only")
+
+
 # ---- for models of numbers and categories ---------------------------------------------------------------------
+
+
+def is_number_or_text(kind: pa.DataType) -> bool:
+    """Whether a type is a number, a list of numbers of any depth, text, or a dictionary of texts."""
+    return is_number_or_list(kind) or is_text_or_categories(kind)
+
+
+def is_number_or_list(kind: pa.DataType) -> bool:
+    """Whether a type is a number, or a list of numbers of any depth."""
+    while (inner := getattr(kind, "storage_type", None) or getattr(kind, "value_type", None)) is not None:
+        kind = inner
+    return is_native_number(kind)
+
+
+def is_text_or_categories(kind: pa.DataType) -> bool:
+    """Whether a type is text, or a dictionary of texts."""
+    return is_text(kind.value_type if pa.types.is_dictionary(kind) else kind)
 
 
 def numbers(name: str, column: Any) -> Array:

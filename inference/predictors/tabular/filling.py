@@ -104,10 +104,7 @@ def numbers(name: str, column: Any, uses: str) -> Array:
     if values.dtype.kind in NUMERIC:
         return values
     if isinstance(column, pa.Array | pa.ChunkedArray) and not is_list(column.type):
-        raise JobError(
-            f"model.features: {name!r} is {column.type}, and the {uses} adapter takes numbers only; list the columns "
-            "that the model takes, or convert this one in a preprocess"
-        )
+        raise JobError(f"model.features: {name!r} is {column.type}, and the {uses} adapter takes numbers only")
     raise ValueError(f"feature {name!r} holds {values.dtype}, not numbers in rows of one length")
 
 

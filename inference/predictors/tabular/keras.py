@@ -17,6 +17,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 from packaging.version import Version
 
 from nightjar.inference.environ import environment
@@ -49,6 +50,9 @@ class Keras(OnTorch):
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions("keras", ("keras",)) | versions("torch", ("torch",))
+
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
+        features.check_numbers(job, schema)
 
     def inspect(self, job: ModelJob, path: str) -> None:
         if Path(path).suffix.lower() not in _SUFFIXES:

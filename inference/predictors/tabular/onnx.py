@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
@@ -68,6 +69,9 @@ class Onnx(Adapter):
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         return versions("onnx", _BUILDS)
+
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
+        features.check_types(job, schema, features.is_number_or_text, "numbers, lists of numbers and texts only")
 
     def inspect(self, job: ModelJob, path: str) -> None:
         _model_file(job, Path(path))

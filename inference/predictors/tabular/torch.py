@@ -6,11 +6,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
+import pyarrow as pa
+
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, keywords, text
 from nightjar.inference.predictors.adapter import Predictor, missing, needed, versions
 from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.ontorch import EXPORTED, STATE, OnTorch, inspect_file, kind_of
 from nightjar.inference.predictors.user import factory_keywords
 
@@ -60,6 +63,9 @@ class Torch(OnTorch):
         """Empty if the file contains its operations. The user's code calls those of the installed torch."""
         found = versions("torch", ("torch",))
         return found if kind_of(job) is STATE else {}
+
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
+        features.check_numbers(job, schema)
 
     def inspect(self, job: ModelJob, path: str) -> None:
         inspect_file(job, path)

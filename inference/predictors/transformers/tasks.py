@@ -21,12 +21,14 @@ from nightjar.inference.job.options import Option, choice, flag, number, text, t
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Predictor, needed, versions
 from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import (
     POOLINGS,
     look,
     recipe_of,
 )
+from nightjar.inference.tensors import is_tensor_type
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +37,10 @@ class Rows:
 
     takes: str
     """What a row holds, for messages."""
+    fits: Callable[[pa.DataType], bool]
+    """Whether a column of this type holds it."""
+    only: str
+    """What the adapter takes, as the end of the message about another column."""
     reads: Mapping[str, bool]
     """What the folder has beside the model: keywords of `look`."""
     counted: tuple[str, ...]
@@ -50,6 +56,8 @@ _TOKENS = "a number of tokens"
 
 TEXT = Rows(
     takes="text",
+    fits=is_text_or_categories,
+    only="text only",
     reads={},
     counted=("transformers", "tokenizers"),
     computes="textpredictors",
@@ -72,6 +80,9 @@ TEXT = Rows(
 )
 IMAGE = Rows(
     takes="images",
+    fits=lambda kind: is_tensor_type(kind) or pa.types.is_binary(kind) or pa.types.is_large_binary(kind),
+    only="images: arrays height × width × channels, as input.format: image gives them, or the bytes of JPEG, PNG or "
+    "WebP files",
     reads={"tokenizer": False, "processor": True},
     counted=("transformers", "pillow"),  # Pillow scales the images
     computes="mediapredictors",
@@ -79,6 +90,8 @@ IMAGE = Rows(
 )
 SOUND = Rows(
     takes="sound",
+    fits=lambda kind: is_number_or_list(kind) and not pa.types.is_primitive(kind),
+    only="lists of samples, numbers from -1 to 1; convert this one in a preprocess",
     reads={"processor": True},
     counted=("transformers", "tokenizers"),
     computes="mediapredictors",
@@ -134,6 +147,14 @@ class TaskAdapter(OnTorch):
         for library in self._rows.counted:
             found |= versions(job.model.uses, (library,))
         return found
+
+    def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
+        names, uses = job.model.features or schema.names, job.model.uses
+        if len(names) > self._columns:
+            raise JobError(f"model.features: the {uses} adapter takes {self._takes()}; say which of {', '.join(names)}")
+        for name in names:
+            if not self._rows.fits(kind := schema.field(name).type):
+                raise JobError(f"model.features: {name!r} is {kind}, and the {uses} adapter takes {self._rows.only}")
 
     def inspect(self, job: ModelJob, path: str) -> None:
         self._look(job, path)

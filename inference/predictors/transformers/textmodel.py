@@ -15,7 +15,6 @@ import pyarrow as pa
 import torch
 
 from nightjar.inference.arrow_types import is_text
-from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.tabular import features
@@ -115,17 +114,14 @@ def text_columns(batch: Any, uses: str, most: int = 1) -> list[list[str]]:
         TypeError, ValueError: A row is no text.
     """
     takes = "one column of text" if most == 1 else "one or two columns of text"
-    return [_texts(name, column, uses) for name, column in features.few(batch, uses, takes, most).items()]
+    return [_texts(name, column) for name, column in features.few(batch, uses, takes, most).items()]
 
 
-def _texts(name: str, column: Any, uses: str) -> list[str]:
-    if isinstance(column, pa.Array | pa.ChunkedArray):
-        kind = column.type.value_type if pa.types.is_dictionary(column.type) else column.type
-        if not (is_text(kind) or pa.types.is_null(kind)):
-            raise JobError(f"model.features: {name!r} is {column.type}, and the {uses} adapter takes text only")
-        if is_text(column.type) and not column.null_count:
-            plain: list[str] = column.to_pylist()
-            return plain
+def _texts(name: str, column: Any) -> list[str]:
+    arrow = isinstance(column, pa.Array | pa.ChunkedArray)
+    if arrow and is_text(column.type) and not column.null_count:
+        plain: list[str] = column.to_pylist()
+        return plain
     values: list[Any] = to_array(column).tolist()
     for value in values:
         if value is None or value != value:

@@ -392,12 +392,18 @@ def test_lightgbms_lists_without_columns_of_text_are_refused_until_the_job_names
 
 
 @each
-def test_columns_of_other_types_cost_their_rows_by_name(tmp_path: Path, library: Library) -> None:
-    job = saved(tmp_path, library, library.train(FRAME[NUMBERS], TARGET))
-    for values in (pa.array([0], pa.timestamp("us")), pa.array([["a"]]), pa.array([b"a"])):
-        table = TABLE.select(NUMBERS).slice(0, 1).set_column(0, "a", values)
-        ((row, error, said),) = failures(job, table)
-        assert (row, error, "feature 'a' holds" in said) == (0, "ValueError", True)
+def test_columns_of_other_types_are_refused_by_name(tmp_path: Path, library: Library) -> None:
+    job = job_of(tmp_path, library)
+    for kind in (pa.timestamp("us"), pa.list_(pa.string()), pa.decimal128(9), pa.binary()):
+        with pytest.raises(JobError, match=rf"^model\.features: 'when' is .*, and the {library.uses} adapter takes"):
+            adapter_of(model_job(job)).check_columns(model_job(job), pa.schema({"a": pa.float32(), "when": kind}))
+    kinds = {
+        "a": pa.float16(),
+        "b": pa.bool_(),
+        "c": pa.dictionary(pa.int8(), pa.string()),
+        "d": pa.list_(pa.int8(), 3),
+    }
+    adapter_of(model_job(job)).check_columns(model_job(job), pa.schema(kinds))
 
 
 def test_xgboost_refuses_an_infinite_number_and_says_so_in_one_line(tmp_path: Path) -> None:

@@ -145,10 +145,10 @@ def test_images_of_another_size_cost_their_rows_and_say_both_shapes(tmp_path: Pa
         scored(job, table)
 
 
-def test_text_is_refused(tmp_path: Path) -> None:
+def test_text_is_refused_before_the_model_is_loaded(tmp_path: Path) -> None:
     job = saved(tmp_path / "m.keras", image_net())
     with pytest.raises(JobError, match=r"^model\.features: 'name' is string, and the keras adapter takes numbers only"):
-        scored(job, pa.table({"name": ["a"]}))
+        adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("name", pa.string())]))
 
 
 def test_a_layer_of_python_code_needs_trust(tmp_path: Path) -> None:

@@ -27,7 +27,6 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.predictors.tabular.filling import numbers
 from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
 from nightjar.inference.storage.lake import LakeStorage
@@ -276,10 +275,16 @@ def test_a_model_that_columns_cannot_feed_is_refused_when_it_is_loaded(
         adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
 
 
-def test_columns_of_other_types_are_refused_by_name() -> None:
-    for kind in (pa.timestamp("us"), pa.decimal128(9), pa.binary()):
-        with pytest.raises(JobError, match=r"^model\.features: 'when' is .*, and the onnx adapter takes numbers only"):
-            numbers("when", pa.array([], kind), "onnx")
+def test_columns_of_other_types_are_refused_by_name(tmp_path: Path) -> None:
+    job = job_of(tmp_path)
+    for kind in (pa.timestamp("us"), pa.list_(pa.string()), pa.decimal128(9), pa.binary()):
+        with pytest.raises(
+            JobError, match=r"^model\.features: 'when' is .*, and the onnx adapter takes numbers, lists"
+        ):
+            adapter_of(model_job(job)).check_columns(model_job(job), pa.schema({"a": F32, "when": kind}))
+    adapter_of(model_job(job)).check_columns(
+        model_job(job), pa.schema({"a": pa.list_(pa.list_(F32)), "b": pa.string(), "c": pa.bool_()})
+    )
 
 
 # ---- outputs --------------------------------------------------------------------------------------------------
