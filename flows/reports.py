@@ -18,7 +18,7 @@ from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Counts, Usage
-from nightjar.inference.run.account import Account
+from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 
@@ -203,6 +203,7 @@ class RunResult(Counts):
     account: Account | None
     engine: EngineFigures
     usage: UsageFigures
+    cost: WorkersCost | None
 
 
 @dataclass(frozen=True, slots=True)

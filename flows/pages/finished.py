@@ -17,6 +17,7 @@ from nightjar.flows.pages.wording import (
     fact_lines,
     language,
     left_out,
+    machines_cost,
     memory,
     named_instead,
     partly,
@@ -35,6 +36,7 @@ from nightjar.inference.output import publications
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.records import as_line
+from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Verdict
 from nightjar.inference.validation.gates import marked, overruled, warnings
@@ -78,6 +80,7 @@ def run_result(launched: Launched) -> RunResult:
             proportional_mb=progress.proportional_mb,
         ),
         usage=_usage(progress, prices_of(run.request.job)),
+        cost=workers_cost(run.request.job, run.account, progress.scored_rows),
     )
 
 
@@ -104,6 +107,8 @@ def _figures(run: FinishedRun) -> list[tuple[str, str]]:
     found = [("rows", rows), *([("where", left_out(progress.counts.rows_left_out, where))] if where else [])]
     if progress.rows_per_s:
         found.append(("speed", f"{speed(progress)}, on {scored.device}"))
+    if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
+        found.append(("cost", machines_cost(cost)))
     if run.account is not None:
         found.append(("time", where_time_went(run.account)))
     found += language(progress, prices)

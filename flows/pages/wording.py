@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from nightjar.inference.ledger.progress import TokenRates
     from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.language.languagemodel import TokenPrices
+    from nightjar.inference.run.account import WorkersCost
     from nightjar.inference.run.results import Publication
     from nightjar.inference.validation.gates import Offender
 
@@ -85,6 +86,12 @@ def language(progress: Progress, prices: TokenPrices | None) -> list[tuple[str, 
     if prices:
         found.append(("cost", f"{money(prices.cost(progress.usage), prices.currency)}, by the prices in model.cost"))
     return found
+
+
+def machines_cost(spent: WorkersCost) -> str:
+    """What the workers of a run cost, for people."""
+    each = f", {money(spent.per_million_rows, spent.currency)} per million rows" if spent.per_million_rows else ""
+    return f"{money(spent.amount, spent.currency)} for {duration(spent.worker_s)} of workers{each}"
 
 
 def money(cost: float, currency: str) -> str:

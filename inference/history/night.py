@@ -33,7 +33,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.revisions import RevisionFile, revision_in
 from nightjar.inference.output.targets import TableShown
-from nightjar.inference.run.account import Account, kept
+from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.storage.protocol import Storage, join
@@ -146,7 +146,7 @@ class Report:
     late, if any. labels_later: whether the job expects such. late: the newest such evaluation, of the revision that
     readers see, or else of this one. trend: the nights before; tonight: the same figures of this one, if they are
     known. compared: the columns beside those of other nights. account: where the time of the last command that scored
-    went, if it came to its end. times: when the shards were scored. shards, incidents: the first
+    went, if it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first
     of them. identity: what scored the shards; None if the ledger does not say. libraries: their versions, where it was
     validated. incomplete: what could not be read, a sentence each.
     """
@@ -172,6 +172,7 @@ class Report:
     compared: tuple[NightsCompared, ...] = ()
     progress: Progress
     account: Account | None = None
+    cost: WorkersCost | None = None
     times: ShardTimes
     shards: tuple[ShardLine, ...] = ()
     incidents: tuple[Incident, ...] = ()
@@ -251,6 +252,7 @@ class _Collector:
             compared=self._try(lambda: self._compared(date, judged.profile if judged else None)) or (),
             progress=state.progress,
             account=account,
+            cost=workers_cost(request.job, account, state.progress.scored_rows),
             times=shard_times(tables.outcomes),
             shards=tuple(tables.shards(SHARDS_SHOWN)),
             incidents=tuple(tables.incidents(INCIDENTS_SHOWN)),

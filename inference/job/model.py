@@ -36,7 +36,7 @@ from nightjar.inference.job.label_sections import (
 )
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model_sections import Model, NamedModel, Preprocess
-from nightjar.inference.job.resources import Resources
+from nightjar.inference.job.resources import Cost, Resources
 from nightjar.inference.job.seams import FRAMEWORKS, OWN
 from nightjar.inference.job.sections import (
     LINEAGE,
@@ -74,7 +74,7 @@ class Job(Section):
     patterns of columns, as the file has them; `carried` says which columns these are. label: the column of the input
     with the label. evaluation: how the label is compared; checks on slices add their columns. late_labels: how labels
     that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
-    profile: the columns whose values are described; checks on drift add theirs. judged:
+    profile: the columns whose values are described; checks on drift add theirs. cost: prices of machines. judged:
     whether the checks are judged; else only what every run needs. templates: input and output as patterns with open
     dates.
     """
@@ -101,6 +101,7 @@ class Job(Section):
     )
     schedule: Schedule | None = None
     notify: Notify | None = None
+    cost: Cost | None = None
     judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
     templates: tuple[str, ...] = Field(default=("", ""), exclude=True)

@@ -8,6 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 
 from nightjar.inference.errors import AlreadyExists, Missing
+from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.output.revisions import Revision
 from nightjar.inference.records import Spent, as_line
@@ -45,6 +46,18 @@ class Account:
     workers: int = 0
     scoring: Mapping[str, float] = field(default_factory=dict)
     worker_s: float = field(default=0.0, metadata=SELDOM)
+
+
+@dataclass(frozen=True, slots=True)
+class WorkersCost:
+    """What the workers of a command cost, by `cost` of the job, in `currency`. worker_s: the seconds for which they
+    were held, all together. per_million_rows: of those that this command scored; null if there are none.
+    """
+
+    amount: float
+    per_million_rows: float | None
+    currency: str
+    worker_s: float
 
 
 def account_of(
@@ -85,6 +98,18 @@ def _divided(seconds: float, workers: int, spent: Spent, failed_s: float) -> dic
     each = {**as_line(spent), "failed": failed_s}
     found = {name: round(total / workers, 3) for name, total in each.items()}
     return {**found, "idle": round(seconds - sum(found.values()), 3)}
+
+
+def workers_cost(job: Job, made: Account | None, rows: int) -> WorkersCost | None:
+    """What the workers of a command cost; None if the job has no prices, or nothing was scored.
+
+    rows: that it scored.
+    """
+    if job.cost is None or made is None or not made.worker_s:
+        return None
+    amount = job.cost.of(job.resources, made.worker_s)
+    each = round(amount / rows * 1e6, 6) if rows else None
+    return WorkersCost(round(amount, 6), each, job.cost.currency, made.worker_s)
 
 
 def keep(storage: Storage, revision: str, epoch: int, made: Account) -> None:

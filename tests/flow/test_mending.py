@@ -42,12 +42,14 @@ def score(batch):
 def test_the_command_mends_it_by_itself_and_says_so(lake: Lake, api_env: dict[str, str]) -> None:
     """Nobody is woken for a shard that can be scored again; the account of the night has it."""
     lake.write_model(TEARS)
-    lake.ready()
+    lake.ready(cost={"cpu_hour": 3600})
     ended = forked("run", lake.job_path, "--date", DATE, "--json", *LOCAL, env=api_env)
     assert ended.returncode == 0, ended.stderr
     said = json.loads(ended.stdout)
     assert (said["publication"], said["rows_out"], said["failed_attempts"]) == (1, 8000, 1)
     assert (said["reused_shards"], said["again"]) == (0, [])
+    cost = said["cost"]
+    assert cost["per_million_rows"] == pytest.approx(cost["amount"] / 8000 * 1e6), "seconds and rows of both"
     assert (lake.folder / "torn").exists()
     published = lake.published()
     assert published["id"].tolist() == list(range(8000))

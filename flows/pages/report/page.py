@@ -31,6 +31,7 @@ from nightjar.flows.pages.wording import (
     duration,
     first_of,
     late_table,
+    machines_cost,
     metric_text,
     minute,
     named_instead,
@@ -127,6 +128,7 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
             rows=[each for each in report.incidents if each.attempt is None],
             identity=_identity(report),
             files=_files(report),
+            cost=machines_cost(report.cost) if report.cost else "",
             around=around,
         )
     )

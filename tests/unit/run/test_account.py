@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from nightjar.flows.pages.wording import where_time_went
 from nightjar.inference.errors import StorageError
+from nightjar.inference.job.resources import Cost, Resources
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.progress import Progress
@@ -178,6 +180,14 @@ def test_an_account_is_read_back(tmp_path: Path) -> None:
     keep(storage, revision, 1, made)
     keep(storage, revision, 1, made)  # sent again
     assert kept(storage, scored_by(1, revision)) == made
+
+
+def test_a_run_costs_what_its_workers_were_held_for() -> None:
+    """Four CPUs and half a GPU each, for two hours together."""
+    prices = Cost(cpu_hour=0.05, gpu_hour=3, currency="EUR")
+    assert prices.of(Resources(cpus=4, gpus=0.5), 7200.0) == pytest.approx(2 * (4 * 0.05 + 0.5 * 3))
+    with pytest.raises(ValidationError, match="give cpu_hour, gpu_hour or both"):
+        Cost(currency="EUR")
 
 
 def test_people_read_the_longest_parts_first() -> None:
