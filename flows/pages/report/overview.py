@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 
-from nightjar.flows.pages.report.charts import Chart, Drawing, trend_charts
+from nightjar.flows.pages.report.charts import Chart, trend_charts
 from nightjar.flows.pages.report.page import ALONE, templates, tone, verdict
 from nightjar.flows.pages.report.writing import job_address
 from nightjar.inference.history.run_status import RunLine
@@ -30,22 +30,13 @@ def history_page(
     """The page. nights: the latest first. around: other pages, by name, where it is one of several. reports: the
     address of a night's report; empty if there is none.
     """
-    template = templates().get_template("history.html")
-    drawing = Drawing()
-    charts = _charts(nights, drawing)
+    template, charts = templates().get_template("history.html"), _charts(nights)
     return template.render(
-        job=job,
-        output=output,
-        nights=nights,
-        tone=tone,
-        charts=charts,
-        missing=drawing.missing,
-        around=around,
-        reports=reports,
+        job=job, output=output, nights=nights, tone=tone, charts=charts, around=around, reports=reports
     )
 
 
-def _charts(nights: Sequence[RunLine], drawing: Drawing) -> list[Chart]:
+def _charts(nights: Sequence[RunLine]) -> list[Chart]:
     """The figures of the published nights, in the order of their dates."""
     seen = [night for night in reversed(nights) if night.standing.state == "published"]
     metrics = [(each.date, each.metric) for each in seen if each.metric is not None]
@@ -56,7 +47,7 @@ def _charts(nights: Sequence[RunLine], drawing: Drawing) -> list[Chart]:
         name: [(date, each.value) for date, each in metrics if each.name == name],
         "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
     }
-    return trend_charts(values, len(values), drawing)
+    return trend_charts(values, len(values))
 
 
 _ORDER = ("asks", "bad", "open", "good")

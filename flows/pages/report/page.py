@@ -6,9 +6,7 @@ import json
 import re
 import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -18,14 +16,7 @@ from markupsafe import Markup, escape
 
 from nightjar.flows.pages.escaping import visible
 from nightjar.flows.pages.evaluated import late_lines, metric_lines, own_lines
-from nightjar.flows.pages.report.charts import (
-    Chart,
-    Drawing,
-    account_charts,
-    calibration_chart,
-    drift_chart,
-    trend_charts,
-)
+from nightjar.flows.pages.report.charts import account_charts, calibration_chart, drift_chart, trend_charts
 from nightjar.flows.pages.wording import (
     details,
     distinct_text,
@@ -62,44 +53,12 @@ ALONE: Mapping[str, str] = MappingProxyType({})
 _BAD = {"failed", "rejected", "killed", "unreadable", "stopped", "silent", "rolled back"}
 
 
-@dataclass(frozen=True, slots=True)
-class Charts:
-    """The plots of one night, by section. missing: those that could not be drawn, and why, a sentence each."""
-
-    drift: tuple[Chart, ...]
-    calibration: Chart | None
-    trends: tuple[Chart, ...]
-    account: tuple[Chart, ...]
-    missing: tuple[str, ...] = ()
-
-
-def drawn(report: Report) -> Charts:
-    """Draw the plots of a night."""
-    drawing = Drawing()
-    drift = [
-        chart
-        for night in report.compared
-        for each in night.columns
-        if each.groups
-        for chart in drawing.of(f"the column {each.column}", drift_chart, each.column, night.called, each.groups)
-    ]
-    evaluation = report.metrics.evaluation if report.metrics else None
-    bins = evaluation.calibration if evaluation else ()
-    calibration = drawing.of("the calibration", calibration_chart, bins) if bins else []
-    account = drawing.of("where the time went", account_charts, report.account) if report.account else []
-    return Charts(
-        drift=tuple(drift),
-        calibration=calibration[0] if calibration else None,
-        trends=tuple(trend_charts(_trends(report), _TRENDS, drawing)),
-        account=tuple(chain(*account)),
-        missing=tuple(drawing.missing),
-    )
-
-
-def report_page(report: Report, charts: Charts, commands: Mapping[str, str], around: Mapping[str, str] = ALONE) -> str:
+def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str, str] = ALONE) -> str:
     """The page of one night. commands: what a person can do, each under a word for it. around: other pages, by name,
     where it is one of several; a file stands alone.
     """
+    evaluation = report.metrics.evaluation if report.metrics else None
+    bins = evaluation.calibration if evaluation else ()
     slowest = report.times.slow.shard if report.times.slow else ""
     return (
         templates()
@@ -118,7 +77,15 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
                 *warnings(report),
             ],
             commands=commands,
-            charts=charts,
+            drift=[
+                drift_chart(each.column, night.called, each.groups)
+                for night in report.compared
+                for each in night.columns
+                if each.groups
+            ],
+            calibration=calibration_chart(bins) if bins else None,
+            trends=trend_charts(_trends(report), _TRENDS),
+            account=account_charts(report.account) if report.account else (),
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
             evaluation=_evaluation(report),
             earlier=_earlier(report),

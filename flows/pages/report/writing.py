@@ -62,7 +62,7 @@ def made(
         JobError: The run has no revision.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages.report.page import drawn, report_page
+    from nightjar.flows.pages.report.page import report_page
 
     report = collect(request, account)
     about = Commands(request)
@@ -72,7 +72,7 @@ def made(
         **about.of_tables(report.late_tables),
         **about.take_back(report.line),
     }
-    return report, report_page(report, drawn(report), commands, around)
+    return report, report_page(report, commands, around)
 
 
 def leave(
