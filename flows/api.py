@@ -57,7 +57,7 @@ def run(
         Interrupted: a person or a signal stopped it.
     """
     from nightjar.flows.pages.advice import check_tables
-    from nightjar.flows.pages.finished import run_result
+    from nightjar.flows.pages.ending import run_result
 
     done = _silently(
         job, ray, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
@@ -79,7 +79,7 @@ def baseline(
     inputs: the training set: files, folders or patterns. date: its logical date; default: today in the job's time
     zone. The rest is as in `run`. Repeat the call to continue it, or to replace it.
     """
-    from nightjar.flows.pages.finished import run_result
+    from nightjar.flows.pages.ending import run_result
     from nightjar.inference.job.checks import BASELINE
 
     given = {"date": _date(date), "run_id": BASELINE, "publish": False, "engine": engine, "inputs": _listed(inputs)}

@@ -13,7 +13,7 @@ from nightjar.flows.cluster import check_reports
 from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.display import following
-from nightjar.flows.pages.failure import after_failure
+from nightjar.flows.pages.ending import after_failure
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.prefect_api.server import reporting_to, start_api

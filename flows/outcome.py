@@ -31,7 +31,7 @@ from pydantic import Field, ValidationError
 from nightjar.flows import notifying
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import tables_behind
-from nightjar.flows.pages.failure import asking_page
+from nightjar.flows.pages.ending import asking_page
 from nightjar.flows.pages.report import writing
 from nightjar.flows.prefect_api import events
 from nightjar.flows.reports import DecisionMade

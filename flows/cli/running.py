@@ -121,13 +121,13 @@ def print_run(done: Launched, as_json: bool) -> None:
     Raises:
         TablesBehind: The run is published, and a table of the job does not show it.
     """
-    from nightjar.flows.pages import finished
+    from nightjar.flows.pages import ending
     from nightjar.flows.pages.advice import check_tables
 
     if as_json:
-        emit(finished.run_result(done), one_line=True)
+        emit(ending.run_result(done), one_line=True)
     else:
-        tell(finished.as_text(done))
+        tell(ending.closing_text(done))
     check_tables(done.run.request, done.run.publication.tables_behind)
 
 

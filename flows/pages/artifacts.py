@@ -25,9 +25,8 @@ from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
 from nightjar.flows.pages.advice import Commands
+from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
-from nightjar.flows.pages.failure import as_page, failure
-from nightjar.flows.pages.finished import as_page as finished_page
 from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.wording import cells, partly, said_of
 from nightjar.flows.results import FinishedRun
@@ -107,7 +106,7 @@ def show_summary(run: FinishedRun) -> None:
     """Write the report; send the tables, and the page that a person reads in the morning."""
     request = run.request
     report = writing.leave(request, _warn, account=None if run.scored.finished else run.account)
-    state, page = finished_page(run, report.page if report else "")
+    state, page = summary(run, report.page if report else "")
     due = tables(request, report) if report else {}
     _deliver_all(request, due, page, state)
     if not run.scored.finished:
@@ -122,7 +121,7 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
     due = tables(request, report) if report else {}
     if isinstance(error, GateFailed):
         due |= gate_table(request, error.gates)
-    _deliver_all(request, due, as_page(found, request, error), markdown(found.how))
+    _deliver_all(request, due, as_page(found, request, str(error)), markdown(found.how))
 
 
 def _deliver_all(request: RunRequest, due: dict[str, Send], page: str, state: str) -> None:

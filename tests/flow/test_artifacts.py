@@ -251,7 +251,7 @@ def test_the_page_of_a_failed_run_says_what_to_do(partial: Partial, partial_page
     text = str(partial_page.artifacts["partial-summary"].data)
     assert f"# partial {DATE}: failed" in text
     assert "1 of 8 shards has no result; the first is part-02.parquet" in text
-    assert "so far: 7/8 shards" in text
+    assert "so far | 7/8 shards" in text
     [repeat] = re.findall(r"`(nightjar run .*)`", text)
     assert shlex.split(repeat)[2:] == [str(partial.lake.job_path), "--run-id", DATE, "--engine", "local"]
     assert f"`nightjar show {partial.lake.job_path} {DATE}`" in text

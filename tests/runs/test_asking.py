@@ -9,7 +9,7 @@ import pytest
 
 import steps
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.failure import after_failure
+from nightjar.flows.pages.ending import after_failure
 from nightjar.flows.pages.standing import status
 from nightjar.inference.errors import GateFailed, JobError, TakenBack, Unanswered
 from nightjar.inference.history.run_status import Standing, stands

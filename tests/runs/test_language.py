@@ -20,7 +20,7 @@ import steps as run
 from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from forks import forks_have
 from nightjar.flows.pages import estimate
-from nightjar.flows.pages.finished import as_page, as_text, run_result
+from nightjar.flows.pages.ending import closing_text, run_result, summary
 from nightjar.flows.results import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
 from nightjar.inference.history.replay import measure_shard
@@ -128,16 +128,16 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
 
     server.behave = behave
     ran = ready(lake, server).run()
-    assert not any(line.startswith("  cost") for line in as_text(launched(lake, ran)).splitlines())
+    assert not any(line.startswith("  cost") for line in closing_text(launched(lake, ran)).splitlines())
     job = lake.job_path.read_text()
     prices = {"input_mtok": 100, "output_mtok": 50, "cached_mtok": 10, "currency": "USD"}
     lake.job_path.write_text(job.replace("uses: openai", f"uses: openai\n  cost: {json.dumps(prices)}"))
     done = launched(lake, ran)
     cost = 100 * 2070 / 1e6 + 10 * 300 / 1e6 + 50 * 180 / 1e6
-    assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in as_text(done)
+    assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in closing_text(done)
     assert (run_result(done).usage.cost, run_result(done).usage.currency) == (round(cost, 6), "USD")
     assert run_result(launched(lake, lake.run())).usage.cost == round(cost, 6), "prices make no result old"
-    text, page = as_text(done), as_page(done.run)[1]
+    text, page = closing_text(done), summary(done.run, "")[1]
     known = "13% from the prefix cache, longest prompt 69"
     tokens = f"60 requests: 2,370 in ({known}), 180 out; answers ended: 59 stop, 1 length"
     rates = r"[\d.,]+ prompts/s, [\d,]+ input tokens/s, [\d,]+ output tokens/s, [\d.]+ ms per output token in a request"
@@ -151,7 +151,7 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
     assert usage.rates.prompts_per_s == pytest.approx(ROWS / seconds, abs=0.001)
     assert usage.rates.input_tokens_per_s == pytest.approx(2370 / seconds, abs=0.001)
     assert f"| cost | {cost:.4f} USD, by the prices in model.cost |" in page
-    again = as_text(launched(lake, lake.run()))
+    again = closing_text(launched(lake, lake.run()))
     assert f"\n  tokens     {tokens}\n" in again
     assert "rates" not in again, "nothing was asked"
 
