@@ -7,7 +7,6 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
@@ -32,19 +31,17 @@ def launched(request: RunRequest, ray: str | None, console: Console, *, verbose:
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
     """
     began = time.monotonic()
-    with PrefectApi() as api:
-        with telling(request, "discover"), seldom_collected():
-            waits = look_first(request, ray, api)
-        from nightjar.flows.launch import launch
+    with telling(request, "discover"), seldom_collected():
+        waits = look_first(request, ray)
+    from nightjar.flows.launch import launch
 
-        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, api=api)
+    return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet)
 
 
-def look_first(request: RunRequest, ray: str | None, api: PrefectApi) -> bool:
+def look_first(request: RunRequest, ray: str | None) -> bool:
     """Check job, input, labels of the first files, and code. Returns whether the run has to wait for its input.
 
-    A process of its own imports the user's code while this one imports Prefect, which takes as long. Prefect's server
-    begins once job and input are known to be right.
+    A process of its own imports the user's code while this one imports Prefect, which takes as long.
 
     Raises:
         JobError: One of them must be changed.
@@ -64,7 +61,6 @@ def look_first(request: RunRequest, ray: str | None, api: PrefectApi) -> bool:
         beginning = discover_first(request.storage, request.job)
         schema = check_request(request, beginning)
     check_output(request, ray)
-    api.begin_early()
     with Inspection(
         request, silent=True
     ) as inspection:  # the workers import the code again, so what it prints is in the run's logs

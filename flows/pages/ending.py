@@ -99,10 +99,7 @@ def as_page(found: Ending, request: RunRequest, error: str = "") -> str:
         *([found.seen, ""] if found.seen else []),
         "| | |",
         "|---|---|",
-        *[
-            f"| {f'**{word}**' if word == 'warning' else markdown(word)} | {markdown(said)} |"
-            for word, said in found.facts
-        ],
+        *[f"| {markdown(word)} | {markdown(said)} |" for word, said in found.facts],
         *[f"| {word} | {code(said, cell=True)} |" for word, said in (*found.files, *found.commands.items())],
         *([f"| report | [{markdown(found.report)}]({address(found.report)}) |"] if found.report else []),
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),

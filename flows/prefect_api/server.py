@@ -33,24 +33,22 @@ _OWN_INSTEAD = (
 )
 
 
-def start_api(api: PrefectApi | None = None, *, complete: bool = False) -> PrefectApi:
+def start_api(*, complete: bool = False) -> PrefectApi:
     """Return the configured API if it answers; else an own server that begins, for which `wait` waits.
 
-    api: the one to use, whose server may have begun. complete: start it with pages and services, and at Prefect's usual
-    port if that is free.
+    complete: start it with pages and services, and at Prefect's usual port if that is free.
 
     Raises:
         ClusterError: The configured API does not answer, or does not let this command in.
     """
-    api = api or PrefectApi()
     if configured := PREFECT_API_URL.value():
-        api.use(configured)
         try:
             ask_api(configured)
         except ClusterError as error:
             raise ClusterError(f"{error}{_OWN_INSTEAD}") from error
-    else:
-        api.begin(complete=complete)
+        return PrefectApi(configured)
+    api = PrefectApi()
+    api.begin(complete=complete)
     return api
 
 

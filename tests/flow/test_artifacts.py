@@ -349,8 +349,7 @@ from prefect.events.worker import EventsWorker
 from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.prefect_api.server import reporting_to
 
-api = PrefectApi()
-api.use(sys.argv[1])
+api = PrefectApi(sys.argv[1])
 with reporting_to(api, verbose=False):
     for number in range(10):
         emit_event("nightjar.test", {"prefect.resource.id": "nightjar.test"})

@@ -242,7 +242,7 @@ def test_a_check_that_only_warns_publishes_and_says_so_wherever_the_run_is_shown
     assert f"  gates      2 of 3 passed, 1 warned\n  warning    {said_of_it}\n" in text
     state, page = summary(done.run, "")
     assert state == "published as #1, 1 gate warned"
-    assert "| gates | 2 of 3 passed, 1 warned |\n| **warning** | score.max: " in page
+    assert "| gates | 2 of 3 passed, 1 warned |\n| warning | score.max: " in page
     status = said(capsys, "status", lake.job_path, NIGHT)
     assert (status["state"], status["warnings"]) == ("published", [said_of_it])
     app(["status", str(lake.job_path), NIGHT], standalone_mode=False)
