@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from nightjar.flows.notifying import request_to_begin
 from nightjar.flows.prefect_api.logs import as_found
-from nightjar.flows.start_failures import request_to_begin
 from nightjar.flows.starting import check_night_tables, launched, nights
 from nightjar.inference.engine import RAY
 from nightjar.inference.run.request import make_request

@@ -15,11 +15,11 @@ from nightjar.flows.cluster import check_reports
 from nightjar.flows.flow_call import API_AWAY, Call, handing
 from nightjar.flows.launch import cluster_of
 from nightjar.flows.nightly_flow import nightly
+from nightjar.flows.notifying import request_to_begin, telling
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.results import Night
-from nightjar.flows.start_failures import request_to_begin, telling
 from nightjar.inference.errors import JobError, NightjarError, TakenBack
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish

@@ -24,12 +24,11 @@ from prefect.runtime import deployment, flow_run, task_run
 from prefect.states import Failed
 from pydantic import Field
 
-from nightjar.flows import outcome
+from nightjar.flows import notifying, outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.flow_call import Call, current_call, job_name, request_of, run_name
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.wording import describe
-from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import worker_env
 from nightjar.flows.prefect_api.logs import expect_failures
 from nightjar.flows.results import FinishedRun
@@ -149,7 +148,7 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
         if request is not None:
             ended = outcome.failed(request, error, ray)
         else:
-            events.refused(job_name(job), job, error)
+            notifying.refused_event(job_name(job), job, error)
             ended = Failed(message=str(error), data=error)
         if not isinstance(raised, _FORESEEN):
             raise  # with its traceback, for whoever mends the code

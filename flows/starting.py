@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.flows.start_failures import request_to_begin, telling
+from nightjar.flows.notifying import request_to_begin, telling
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected

@@ -49,7 +49,7 @@ def run(
     3 held by another writer, 4 published but a table of the job does not show it, 5 a gate asks a person first,
     130 interrupted.
     """
-    from nightjar.flows.start_failures import request_to_begin
+    from nightjar.flows.notifying import request_to_begin
 
     request = request_to_begin(
         job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
@@ -67,8 +67,8 @@ def retry(
     verbose: VerboseOption = False,
 ) -> None:
     """Score the shards without a result again; publish."""
+    from nightjar.flows.notifying import request_to_begin
     from nightjar.flows.pages.advice import no_run
-    from nightjar.flows.start_failures import request_to_begin
     from nightjar.inference.output.nights import deleted
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
@@ -99,7 +99,7 @@ def baseline(
     It is not published, and no check of the job judges it. A check {drift: all, against: baseline} compares nights with
     it. Repeat the command to continue it, or to replace it.
     """
-    from nightjar.flows.start_failures import request_to_begin
+    from nightjar.flows.notifying import request_to_begin
     from nightjar.inference.job.checks import BASELINE
 
     request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))

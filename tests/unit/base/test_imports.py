@@ -102,7 +102,6 @@ ORDER = {
         "launch",
         "nightly_flow",
         "outcome",
-        "start_failures",
         "notifying",
         "waiting",
         "flow_call",
