@@ -154,13 +154,13 @@ def evaluate(
             each other, or find no row.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages.report import writing
+    from nightjar.flows.pages import reportfiles
     from nightjar.inference.history.evaluation import evaluate_late
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
     night = request.date if date else None
     made = evaluate_late(request, run_id, night, labels=_listed(labels))
-    writing.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
+    reportfiles.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
     return made
 
 

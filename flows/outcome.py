@@ -29,10 +29,9 @@ from prefect.states import Completed, Failed
 from pydantic import Field, ValidationError
 
 from nightjar.flows import notifying
-from nightjar.flows.pages import artifacts
+from nightjar.flows.pages import artifacts, reportfiles
 from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.ending import asking_page
-from nightjar.flows.pages.report import writing
 from nightjar.flows.reports import DecisionMade
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import (
@@ -205,7 +204,7 @@ def answer(
     """
     done = approving.answer(request, approved=approved, by=by or _somebody(), note=note, name=question)
     resumed, unresumed = _resume(done.question, done.decision)
-    writing.leave(request, warn)
+    reportfiles.leave(request, warn)
     shown, given = done.publication, done.decision
     notes = [unresumed, *([shown.behind, shown.unfinished] if shown else [])]
     if not resumed:  # a flow run that is resumed sends the message itself

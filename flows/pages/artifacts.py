@@ -24,10 +24,10 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
-from nightjar.flows.pages.report import writing
 from nightjar.flows.pages.wording import cells, partly, said_of
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import GateFailed, NightjarError, StorageError
@@ -105,7 +105,7 @@ def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def show_summary(run: FinishedRun) -> None:
     """Write the report; send the tables, and the page that a person reads in the morning."""
     request = run.request
-    report = writing.leave(request, _warn, account=None if run.scored.finished else run.account)
+    report = reportfiles.leave(request, _warn, account=None if run.scored.finished else run.account)
     state, page = summary(run, report.page if report else "")
     due = tables(request, report) if report else {}
     _deliver_all(request, due, page, state)
@@ -115,7 +115,7 @@ def show_summary(run: FinishedRun) -> None:
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the tables, and the page of a run that failed. ray: the cluster that was named."""
-    report = writing.leave(request, _warn)
+    report = reportfiles.leave(request, _warn)
     found = failure(Commands(request, ray=ray), error, report.page if report else "")
     log_remarks(found.facts)
     due = tables(request, report) if report else {}

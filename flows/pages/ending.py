@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from nightjar.flows.pages.advice import Commands, aftermath
 from nightjar.flows.pages.escaping import address, cell, code, markdown
 from nightjar.flows.pages.evaluated import metric_lines
-from nightjar.flows.pages.report.writing import served_at, written
+from nightjar.flows.pages.reportfiles import served_at, written
 from nightjar.flows.pages.wording import (
     describe,
     duration,

@@ -15,8 +15,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 
-from nightjar.flows.pages.report.overview import by_date, history_page
-from nightjar.flows.pages.report.writing import write
+from nightjar.flows.pages.reportfiles import write
+from nightjar.flows.pages.reportpage import by_date, history_page
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.history.run_status import list_runs

@@ -20,8 +20,7 @@ import pytest
 import faults
 from faults import FaultyStorage
 from nightjar.flows.cli import publishing, running
-from nightjar.flows.pages import standing
-from nightjar.flows.pages.report import writing
+from nightjar.flows.pages import reportfiles, standing
 from nightjar.flows.results import FinishedRun, Launched, Night
 from nightjar.flows.starting import check_night_tables
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
@@ -441,17 +440,17 @@ def test_a_night_that_a_table_does_not_show_says_so_on_its_page(lake: Lake, kind
     lake.run(engine="local", storage=storage)
     said = f"{lake.folder}/table shows publication 1, not yet 2"
     command = f"nightjar tables {lake.job_path}"
-    report, page = writing.made(lake.request())
+    report, page = reportfiles.made(lake.request())
     assert [each.publication for each in report.late_tables] == [1]
     assert '<section class="verdict bad"' in page
     assert '<h2 id="verdict">Published as #2, but a table does not show it</h2>' in page
-    earlier = writing.made(lake.request(date=NIGHT))[1]
+    earlier = reportfiles.made(lake.request(date=NIGHT))[1]
     assert '<h2 id="verdict">Published as #1</h2>' in earlier
     for text in (page, earlier):
         assert said in text
         assert f'<dt>commit</dt><dd><code class="command">{command}</code></dd>' in text
     publishing.tables(str(lake.job_path))
-    assert "table</dt>" not in writing.made(lake.request())[1]
+    assert "table</dt>" not in reportfiles.made(lake.request())[1]
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -503,7 +502,7 @@ def test_for_a_night_that_does_not_fit_no_run_of_another_night_fails(lake: Lake,
     with pytest.raises(TablesBehind, match="of 2026-11-19 is not in it: a text of 'team' is empty"):
         publishing.tables(str(lake.job_path))
     assert "table lacks 2026-11-19; " in standing.status_text(standing.status(lake.request()))
-    assert "table lacks 2026-11-19; " in writing.made(lake.request())[1]
+    assert "table lacks 2026-11-19; " in reportfiles.made(lake.request())[1]
 
 
 @pytest.mark.parametrize("kind", TARGETS)

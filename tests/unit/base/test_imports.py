@@ -224,7 +224,7 @@ def importers(room: str, module: str) -> set[str]:
             "prefect_ray",
             {f"flows/cluster/{n}.py" for n in ("__init__", "connection", "tasks")},
         ),
-        ("flows", "jinja2", {"flows/pages/report/page.py"}),
+        ("flows", "jinja2", {"flows/pages/reportpage.py"}),
         ("flows", "starlette", {"flows/prefect_api/ownserver.py", "flows/serving/site.py"}),
         ("flows", "uvicorn", {"flows/prefect_api/ownserver.py", "flows/serving/site.py"}),
         ("flows", "torch", set()),

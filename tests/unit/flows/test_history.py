@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from nightjar.flows.cli.main import app
 from nightjar.flows.cli.options import out
-from nightjar.flows.pages.report.overview import history_page
+from nightjar.flows.pages.reportpage import history_page
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.run_status import Metric, RunLine, Standing, list_runs

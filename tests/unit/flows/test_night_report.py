@@ -19,9 +19,9 @@ import pytest
 
 from faults import FaultyStorage, fail
 from nightjar.flows.cli.main import app
-from nightjar.flows.pages.report.charts import drift_chart, trend_chart
-from nightjar.flows.pages.report.page import report_page
-from nightjar.flows.pages.report.writing import leave, made, write, written
+from nightjar.flows.pages.charts import drift_chart, trend_chart
+from nightjar.flows.pages.reportfiles import leave, made, write, written
+from nightjar.flows.pages.reportpage import report_page
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import GateFailed, JobError, RunFailed, Unanswered
 from nightjar.inference.history.night import (

@@ -12,7 +12,7 @@ from faults import FaultyStorage, fail
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.artifacts import _bounded, _headed
 from nightjar.flows.pages.ending import after_failure, failure, summary
-from nightjar.flows.pages.report.writing import write
+from nightjar.flows.pages.reportfiles import write
 from nightjar.flows.pages.wording import left_out, money
 from nightjar.flows.results import FinishedRun
 from nightjar.inference.errors import GateFailed, JobError, QuarantineFull, ShardsFailed

@@ -62,7 +62,7 @@ def made(
         JobError: The run has no revision.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages.report.page import report_page
+    from nightjar.flows.pages.reportpage import report_page
 
     report = collect(request, account)
     about = Commands(request)

@@ -1,11 +1,11 @@
-"""The report of a night as one HTML file: it needs no network, and can be printed."""
+"""The report of a night, and the page of all nights of a job: one HTML file each, which needs nothing else."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
 from typing import Any
@@ -14,9 +14,9 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from nightjar.flows.pages.charts import Chart, account_charts, calibration_chart, drift_chart, trend_charts
 from nightjar.flows.pages.escaping import visible
 from nightjar.flows.pages.evaluated import late_lines, metric_lines, own_lines
-from nightjar.flows.pages.report.charts import account_charts, calibration_chart, drift_chart, trend_charts
 from nightjar.flows.pages.wording import (
     details,
     distinct_text,
@@ -191,6 +191,45 @@ def _files(report: Report) -> list[tuple[str, str, str]]:
     return [(kind, name, digest) for kind, held in kinds for name, digest in sorted(held.items())][:_FILES]
 
 
+MAX_NIGHTS = 400
+"""The most nights of the page: a year and a month. The ledger of each is read."""
+
+
+def by_date(lines: Sequence[RunLine]) -> list[RunLine]:
+    """The nights, the latest date first; a run that never began has no date, and comes by its name."""
+    return sorted(lines, key=lambda night: (night.date or night.run_id, night.run_id), reverse=True)
+
+
+def history_page(
+    job: str,
+    output: str,
+    nights: Sequence[RunLine],
+    around: Mapping[str, str] = ALONE,
+    reports: Callable[[RunLine], str] = lambda _: "",
+) -> str:
+    """The page. nights: the latest first. around: other pages, by name, where it is one of several. reports: the
+    address of a night's report; empty if there is none.
+    """
+    template, charts = templates().get_template("history.html"), _charts(nights)
+    return template.render(
+        job=job, output=output, nights=nights, tone=tone, charts=charts, around=around, reports=reports
+    )
+
+
+def _charts(nights: Sequence[RunLine]) -> list[Chart]:
+    """The figures of the published nights, in the order of their dates."""
+    seen = [night for night in reversed(nights) if night.standing.state == "published"]
+    metrics = [(each.date, each.metric) for each in seen if each.metric is not None]
+    name = metrics[-1][1].name if metrics else ""
+    values: dict[str, list[tuple[str, float]]] = {
+        "rows": [(each.date, each.rows) for each in seen],
+        "quarantined": [(each.date, each.rows_quarantined) for each in seen],
+        name: [(date, each.value) for date, each in metrics if each.name == name],
+        "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
+    }
+    return trend_charts(values, len(values))
+
+
 def text(value: Any) -> Any:
     """What a page shows of a value: text with its control characters made visible, and not too long."""
     if not isinstance(value, str) or isinstance(value, Markup):
@@ -220,7 +259,7 @@ def _first_row(gate: GateResult) -> list[tuple[str, str]]:
 def templates() -> Environment:
     """The templates of the pages, which escape what they are given."""
     made = Environment(
-        loader=PackageLoader("nightjar.flows.pages.report"),
+        loader=PackageLoader("nightjar.flows.pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
