@@ -14,14 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.notifying import request_to_begin
-from nightjar.flows.prefect_api.logs import as_found
 from nightjar.flows.starting import check_night_tables, launched, nights
 from nightjar.inference.engine import RAY
 from nightjar.inference.run.request import make_request
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
-    from nightjar.flows.results import Launched, Night
+    from nightjar.flows.reports import DecisionMade, Launched, Night, RunResult, RunStatus
     from nightjar.inference.history.comparison import RunsCompared
     from nightjar.inference.output.nights import Files
     from nightjar.inference.validation.evaluations import LateEvaluation
@@ -104,6 +102,8 @@ def backfill(
         TablesBehind: nights are published that a table of the job does not show.
     """
     from rich.console import Console
+
+    from nightjar.flows.prefect_api.server import as_found
 
     with as_found():
         found = nights(job, str(first), str(last), ray, engine, Console(quiet=True), verbose=False, quiet=True)
@@ -246,6 +246,8 @@ def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
 def _silently(job: str | Path, ray: str | None, **given: Any) -> Launched:
     """`launched`, without a word on the terminal. given: as `make_request` takes it."""
     from rich.console import Console
+
+    from nightjar.flows.prefect_api.server import as_found
 
     with as_found():
         return launched(request_to_begin(job, **given), ray, Console(quiet=True), verbose=False, quiet=True)

@@ -19,7 +19,7 @@ from nightjar.flows.notifying import request_to_begin, telling
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
-from nightjar.flows.results import Night
+from nightjar.flows.reports import Night
 from nightjar.inference.errors import JobError, NightjarError, TakenBack
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish

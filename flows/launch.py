@@ -17,7 +17,7 @@ from nightjar.flows.pages.display import following
 from nightjar.flows.pages.ending import after_failure
 from nightjar.flows.prefect_api.api import api_url, worker_env
 from nightjar.flows.prefect_api.server import reporting_to, start_api
-from nightjar.flows.results import Launched
+from nightjar.flows.reports import Launched
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed

@@ -30,8 +30,8 @@ from nightjar.flows.flow_call import Call, current_call, job_name, request_of, r
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api.api import worker_env
-from nightjar.flows.prefect_api.logs import expect_failures
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.prefect_api.server import expect_failures
+from nightjar.flows.reports import FinishedRun
 from nightjar.flows.waiting import slot, wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError

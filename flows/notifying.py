@@ -34,7 +34,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import FinishedRun
+    from nightjar.flows.reports import FinishedRun
     from nightjar.inference.job.deployment import Occasion
 
 PATIENCE_S = 5.0

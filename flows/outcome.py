@@ -32,8 +32,7 @@ from nightjar.flows import notifying
 from nightjar.flows.pages import artifacts, reportfiles
 from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.ending import asking_page
-from nightjar.flows.reports import DecisionMade
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.reports import DecisionMade, FinishedRun
 from nightjar.inference.errors import (
     ClusterError,
     Held,

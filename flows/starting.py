@@ -16,8 +16,7 @@ from nightjar.inference.run.request import RunRequest, check_date, make_request
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nightjar.flows.reports import CheckReport
-    from nightjar.flows.results import Launched, Night
+    from nightjar.flows.reports import CheckReport, Launched, Night
     from nightjar.inference.input.discovery import Discovery
 
 _PATIENCE_S = 10.0

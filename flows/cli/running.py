@@ -27,7 +27,7 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import Launched
+    from nightjar.flows.reports import Launched
     from nightjar.inference.run.request import RunRequest
 
 

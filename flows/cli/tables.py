@@ -21,8 +21,7 @@ from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import RunListed
-    from nightjar.flows.results import Night
+    from nightjar.flows.reports import Night, RunListed
     from nightjar.inference.history.replay import Replayed, Values
 
 

@@ -29,7 +29,7 @@ from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.wording import cells, partly, said_of
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.reports import FinishedRun
 from nightjar.inference.errors import GateFailed, NightjarError, StorageError
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_tables import Incident, ShardLine

@@ -53,7 +53,7 @@ from nightjar.inference.run.results import Publication, Verdict
 from nightjar.inference.validation.gates import marked, overruled, warnings
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import FinishedRun, Launched
+    from nightjar.flows.reports import FinishedRun, Launched
 
 _ROWS = 3
 """The number of rows without a result that are named, with their replay commands; the table has more."""

@@ -21,7 +21,7 @@ import faults
 from faults import FaultyStorage
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import reportfiles, standing
-from nightjar.flows.results import FinishedRun, Launched, Night
+from nightjar.flows.reports import FinishedRun, Launched, Night
 from nightjar.flows.starting import check_night_tables
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
 from nightjar.inference.job.seams import TARGETS

@@ -21,7 +21,7 @@ from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from forks import forks_have
 from nightjar.flows.pages import estimate
 from nightjar.flows.pages.ending import closing_text, run_result, summary
-from nightjar.flows.results import FinishedRun, Launched
+from nightjar.flows.reports import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
 from nightjar.inference.history.replay import measure_shard
 from nightjar.inference.ledger.ledger import State

@@ -108,7 +108,6 @@ ORDER = {
         "pages",
         "prefect_api",
         "cluster",
-        "results",
         "reports",
     ),
 }

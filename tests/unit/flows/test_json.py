@@ -21,7 +21,7 @@ from nightjar.flows.pages.ending import closing_text, run_result, summary
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.reportfiles import made
 from nightjar.flows.pages.standing import status_text
-from nightjar.flows.results import FinishedRun, Launched
+from nightjar.flows.reports import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, NightjarError
 from support import NIGHT, ROOT, Lake, conforms
 

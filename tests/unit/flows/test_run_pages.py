@@ -14,7 +14,7 @@ from nightjar.flows.pages.artifacts import _bounded, _headed
 from nightjar.flows.pages.ending import after_failure, failure, summary
 from nightjar.flows.pages.reportfiles import write
 from nightjar.flows.pages.wording import left_out, money
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.reports import FinishedRun
 from nightjar.inference.errors import GateFailed, JobError, QuarantineFull, ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.ledger.progress import Progress

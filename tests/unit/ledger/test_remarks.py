@@ -15,7 +15,7 @@ import pytest
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.ending import after_failure, summary
 from nightjar.flows.pages.escaping import markdown
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.reports import FinishedRun
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.history.run_tables import follow, remarks
