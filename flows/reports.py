@@ -28,41 +28,6 @@ from nightjar.inference.validation.gates import marked, overruled
 
 
 @dataclass(frozen=True, slots=True)
-class TokenEstimate:
-    """What a language model would be asked and answer in a run, if all rows were as the measured ones.
-
-    rows_measured: that many rows were asked for it. measured: what these took. cost: by `model.cost`, in `currency`;
-    null if the job has no prices.
-    """
-
-    rows_measured: int
-    measured: Usage
-    prompt_tokens: int
-    output_tokens: int
-    cost: float | None = None
-    currency: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """One shard scored here, and how long the run would take. start_s: to start Ray and Prefect, as it usually takes.
-
-    load_s, score_s: to load the model, and to read and score the shard. estimate_s: with so many actors. rows: of the
-    shard; of language models those that were asked. tokens: of language models.
-    """
-
-    shard: str
-    rows: int
-    load_s: float
-    score_s: float
-    rows_per_s: int
-    start_s: float
-    estimate_s: float
-    actors: int
-    tokens: TokenEstimate | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class Column:
     """A column. type: Arrow's name of it."""
 
@@ -97,8 +62,7 @@ class PlanReport(Ahead):
 
     unread: why files could not be read, empty if all could. files_left_out: files that cannot match `where`, by what
     their paths say, or their table. committed: shards that have a result; to_score: those that have none.
-    rows_per_shard: fewest and most. columns: of the input. again: what makes shards old that had a result. measured:
-    with `--measure` alone.
+    rows_per_shard: fewest and most. columns: of the input. again: what makes shards old that had a result.
     """
 
     unread: str
@@ -109,7 +73,6 @@ class PlanReport(Ahead):
     rows_per_shard: tuple[int, int]
     columns: int
     again: tuple[str, ...]
-    measured: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)

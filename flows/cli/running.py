@@ -136,12 +136,6 @@ def plan(
     date: DateOption = None,
     run_id: RunOption = None,
     limit: LimitOption = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure", help="Score one shard here, of a language model some rows, and estimate duration and tokens."
-        ),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be scored, without scoring."""
@@ -149,14 +143,12 @@ def plan(
 
     request = make_request(job, date=date, run_id=run_id, limit=limit)
     from nightjar.flows.pages import estimate
-    from nightjar.inference.history.replay import measure_shard
     from nightjar.inference.run.scoring import discover
     from nightjar.inference.run.scoring import plan as plan_run
 
     found = discover(request)
     made = plan_run(request, found)
-    measured = measure_shard(request, found, made.plan) if measure else None
-    planned = estimate.planned(request, found, made, measured)
+    planned = estimate.planned(request, found, made)
     emit(planned) if as_json else tell(estimate.plan_text(planned))
 
 

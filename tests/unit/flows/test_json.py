@@ -107,9 +107,8 @@ def test_what_readers_see_is_said_as_the_schemas_say(job: Lake, capsys: pytest.C
 
 
 def test_looking_ahead_says_what_the_schemas_say(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
-    planned = said(capsys, "plan", job.job_path, "--date", "2026-11-22", "--measure")
+    planned = said(capsys, "plan", job.job_path, "--date", "2026-11-22")
     conforms(planned, "plan")
-    assert planned["measured"]["rows"] == 1000
     # What the model prints in this process is not in it.
     conforms(said(capsys, "check", job.job_path, "--engine", "local"), "check")
 
