@@ -28,13 +28,12 @@ from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
-from nightjar.flows.pages.wording import cells, partly, said_of
+from nightjar.flows.pages.wording import cells, describe, said_of
 from nightjar.flows.reports import FinishedRun
 from nightjar.inference.errors import GateFailed, NightjarError, StorageError
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.messages import counted
 from nightjar.inference.records import Event
 from nightjar.inference.run.listeners import Listener
 from nightjar.inference.run.request import RunRequest
@@ -213,13 +212,8 @@ class ProgressArtifact(Listener):
 
 def so_far(run: str, progress: Progress) -> str:
     """The line below the bar, which says how far the run is."""
-    return (
-        f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, "
-        f"{progress.counts.rows_out:,} rows scored, "
-        f"{progress.counts.rows_quarantined:,} quarantined, {partly(progress)}"
-        f"{counted(progress.failed_attempts, 'failed attempt')}"
-        + ("; loading the model" if progress.step == "load" else "")
-    )
+    loading = "; loading the model" if progress.step == "load" else ""
+    return f"{markdown(run)}: {describe(progress)}{loading}"
 
 
 PATIENCE_S = 5.0

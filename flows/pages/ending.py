@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from nightjar.flows.pages.advice import Commands, aftermath
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.escaping import address, cell, code, markdown
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.reportfiles import served_at, written
@@ -128,17 +128,16 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
     report: the URI of its report, empty if it left none; default: looked up.
     """
     request = commands.request
-    begun, known, facts = _progress(request)
     after = aftermath(request)
     ended = endings.of_error(error, "")
     outcome = ended.outcome if ended else endings.FAILED
-    state = "rolled back" if isinstance(error, TakenBack) else outcome if known else "never begun"
+    state = "rolled back" if isinstance(error, TakenBack) else outcome if after.known else "never begun"
     how = f"{outcome} at {ended.where}" if ended and ended.where else outcome
     return Ending(
         how=how,
         title=f"{request.job.name} {request.run_id}: {how}",
-        seen=after.seen if begun else "Nothing was scored and nothing new was published.",
-        facts=(*facts, *_beside(error)),
+        seen=after.seen,
+        facts=(*after.facts, *_beside(error)),
         commands=commands.of_error(error, state, fresh=after.fresh),
         rows=(*_refused_rows(error), *(lost_rows(request, _ROWS) if isinstance(error, RunFailed) else ())),
         report=written(request) if report is None else report,
@@ -150,17 +149,40 @@ def after_failure(request: RunRequest, error: NightjarError, ray: str | None = N
     return as_text(failure(Commands.here(request, ray), error))
 
 
-def _progress(request: RunRequest) -> tuple[bool, bool, list[tuple[str, str]]]:
-    """Whether the run has a revision; whether the commands that look at runs know of it; and how far it is."""
-    with suppress(StorageError):  # the run may have failed because the storage is away
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """The state after a run has failed, perhaps after its publication.
+
+    seen: what readers see, as a sentence. known: whether the commands that look at runs know of it. fresh: repeating it
+    needs `--fresh` again, because it has no revision of its own yet. facts: how far it came, and what mends it.
+    """
+
+    seen: str
+    known: bool
+    fresh: bool
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def aftermath(request: RunRequest) -> Aftermath:
+    """Find the state after a failure."""
+    try:
         newest = revs.newest_revision(request.storage, request.run_uri)
         if newest is None:
-            return False, before_it_begins(request) is not None, []
-        progress = newest.state.progress
-        so_far = [("so far", describe(progress))] if progress.shards else []
-        mends = [("mend", each) for each in mending(newest, lost(newest))]
-        return True, True, [*so_far, *remarks(newest), *mends]
-    return True, True, []
+            said = "Nothing was scored and nothing new was published."
+            return Aftermath(said, before_it_begins(request) is not None, request.fresh)
+        shown = publications.shown(request.storage, request.output, request.run_id)
+        mends = mending(newest, lost(newest))
+    except StorageError:
+        # The storage may be why the run failed, which was reported.
+        said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
+        return Aftermath(said, True, request.fresh)
+    own = newest.state.planned is not None and newest.begun_by(request.flow_run)
+    progress, said = newest.state.progress, "What was committed is kept and nothing new was published."
+    if shown is not None and shown.revision == newest.number:
+        said = f"Readers see r{newest.number}, the newest of this run, complete."
+    so_far = [("so far", describe(progress))] if progress.shards else []
+    facts = (*so_far, *remarks(newest), *(("mend", each) for each in mends))
+    return Aftermath(said, True, request.fresh and not own, facts)
 
 
 def _beside(error: NightjarError) -> list[tuple[str, str]]:
