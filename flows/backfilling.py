@@ -16,16 +16,14 @@ from nightjar.flows.flow_call import API_AWAY, Call, handing
 from nightjar.flows.launch import cluster_of
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.notifying import request_to_begin, telling
-from nightjar.flows.pages.advice import Commands
+from nightjar.flows.pages.standing import status
 from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import Night
-from nightjar.inference.errors import JobError, NightjarError, TakenBack
+from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
-from nightjar.inference.run import approving
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.validation.manifest import read_manifest
 
 
 def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
@@ -78,21 +76,16 @@ def _night(start: RunRequest, ray: str | None, night: str) -> Night:
             seen_already = _seen_already(request)
         if seen_already:
             return Night(night, "skipped", 0, seen_already)
-        unseen, said = _run(request, ray)
-        # The publications decide, because Prefect's API may be away when the run ends.
-        if (seen := publish.shown(request.storage, request.output, request.run_id)) is not None:
-            totals = read_manifest(request.storage, request.output, seen).totals
-            return Night(night, "published", totals.rows_out, said)
-        if (question := approving.waits(request)) is not None:
-            yes = Commands(request).answer("approve", question.name)
-            return Night(night, "asks", 0, f"{said} `{yes}` publishes it")
+        said = _run(request, ray)
+        # The ledger and the publications decide, because Prefect's API may be away when the run ends.
+        found = status(request)
     except NightjarError as error:
         return Night(night, "failed", 0, "; ".join([str(error), *getattr(error, "__notes__", ())]))
-    if unseen:
-        commands = Commands(request, ray=ray)
-        again, anew = commands.command("republish", *request.words), commands.repeat(fresh=True)
-        return Night(night, "rolled back", 0, f"{said}: `{again}` shows it again, `{anew}` scores it anew")
-    return Night(night, "failed", 0, said)
+    if found.state == "published":
+        return Night(night, "published", found.rows_out, said)
+    words = found.commands.items() if found.state in {"asks", "rolled back"} else ()
+    state = found.state if words else "failed"
+    return Night(night, state, 0, "; ".join([said, *(f"{word}: `{command}`" for word, command in words)]))
 
 
 def _seen_already(request: RunRequest) -> str:
@@ -104,8 +97,8 @@ def _seen_already(request: RunRequest) -> str:
     return said if run == request.run_id else f"{said} of the run {run}"
 
 
-def _run(request: RunRequest, ray: str | None) -> tuple[bool, str]:
-    """Run one night. Returns whether Prefect knows it as done, published or not, and a sentence about it."""
+def _run(request: RunRequest, ray: str | None) -> str:
+    """Run one night. Returns a sentence about it."""
     date = dt.date.fromisoformat(request.date)
     try:
         with handing(Call(patient=False)):
@@ -113,6 +106,5 @@ def _run(request: RunRequest, ray: str | None) -> tuple[bool, str]:
                 job=request.job_path, date=date, ray=ray, engine=request.engine, return_state=True
             )
     except API_AWAY as error:
-        return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
-    done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)
-    return done, state.message or state.name or ""
+        return f"Prefect's API was away: {str(error) or type(error).__name__}"
+    return state.message or state.name or ""
