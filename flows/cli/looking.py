@@ -47,10 +47,10 @@ def status(
 
     By default today's run. The ledger tells it, so this needs neither Ray nor Prefect.
     """
+    from nightjar.flows import api
     from nightjar.flows.pages import standing
-    from nightjar.inference.run.request import make_request
 
-    found = standing.status(make_request(job, date=date, run_id=run_id, scores=False))
+    found = api.status(job, date=date, run_id=run_id)
     emit(found) if as_json else tell(standing.status_text(found))
 
 
@@ -141,12 +141,10 @@ def diff(
     Columns are compared if the job describes them (profile); those that are furthest apart come first. Rows are joined
     by a key; those whose outputs moved most come first.
     """
+    from nightjar.flows import api
     from nightjar.flows.cli import tables
-    from nightjar.inference.history import comparison
-    from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
-    found = comparison.diff(request, before, now, key=key or (), rows=rows)
+    found = api.diff(job, before, now, date=date, key=key or (), rows=rows)
     if as_json:
         emit(found)
         return

@@ -27,7 +27,6 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import Launched
     from nightjar.inference.run.request import RunRequest
 
 
@@ -107,20 +106,15 @@ def baseline(
 
 
 def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
-    """Run a request, and print the result. Raises as `print_run`."""
-    from nightjar.flows.starting import launched
-
-    with aside(as_json):
-        done = launched(request, ray, out, verbose=verbose, quiet=as_json)
-    print_run(done, as_json)
-
-
-def print_run(done: Launched, as_json: bool) -> None:
-    """Print the result of a run.
+    """Run a request, and print the result.
 
     Raises:
         TablesBehind: The run is published, and a table of the job does not show it.
     """
+    from nightjar.flows.starting import launched
+
+    with aside(as_json):
+        done = launched(request, ray, out, verbose=verbose, quiet=as_json)
     from nightjar.flows.pages import ending
     from nightjar.flows.pages.advice import check_tables
 
@@ -128,7 +122,7 @@ def print_run(done: Launched, as_json: bool) -> None:
         emit(ending.run_result(done), one_line=True)
     else:
         tell(ending.closing_text(done))
-    check_tables(done.run.request, done.run.publication.tables_behind)
+    check_tables(request, done.run.publication.tables_behind)
 
 
 def plan(
