@@ -19,6 +19,7 @@ import pytest
 
 import faults
 from faults import FaultyStorage
+from nightjar.flows import starting
 from nightjar.flows.cli import publishing, running
 from nightjar.flows.pages import reportfiles, standing
 from nightjar.flows.reports import FinishedRun, Launched, Night
@@ -393,7 +394,7 @@ def test_a_command_killed_between_publication_and_commit_is_followed_by_one_that
 
 @pytest.mark.parametrize("kind", TARGETS)
 def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_mend_it(
-    lake: Lake, kind: str, capsys: pytest.CaptureFixture[str]
+    lake: Lake, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The readers of the files see the night; `nightjar tables` commits it."""
     ready(lake, kind)
@@ -407,8 +408,9 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
     assert ran.publication.number == lake.snapshot().number == 1
     assert ran.publication.tables_behind == (f"{lake.folder}/table does not show it: no",)
     done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", False)
+    monkeypatch.setattr(starting, "launched", lambda *_, **__: done)
     with pytest.raises(TablesBehind, match=r"readers of the files see it, but .*/table does not show it: no") as late:
-        running.print_run(done, True)
+        running.run(str(lake.job_path), as_json=True)
     assert late.value.exit_code == 4
     said = json.loads(capsys.readouterr().out)
     conforms(said, "run")
