@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.notifying import request_to_begin
-from nightjar.flows.starting import check_night_tables, launched, nights
+from nightjar.flows.starting import launched
 from nightjar.inference.engine import RAY
 from nightjar.inference.run.request import make_request
 
@@ -103,6 +103,7 @@ def backfill(
     """
     from rich.console import Console
 
+    from nightjar.flows.backfilling import check_night_tables, nights
     from nightjar.flows.prefect_api.server import as_found
 
     with as_found():

@@ -1,22 +1,20 @@
-"""Begins a run, a check or a backfill for a command, after everything that can be checked before Ray starts."""
+"""Begins a run or a check for a command, after everything that can be checked before Ray starts."""
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.flows.notifying import request_to_begin, telling
+from nightjar.flows.notifying import telling
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
-from nightjar.inference.run.request import RunRequest, check_date, make_request
+from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nightjar.flows.reports import CheckReport, Launched, Night
+    from nightjar.flows.reports import CheckReport, Launched
     from nightjar.inference.input.discovery import Discovery
 
 _PATIENCE_S = 10.0
@@ -116,52 +114,3 @@ def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: b
         with cluster(ray, request.job, {}, verbose):
             found = call(checking.check, request, discovery)
     return checked(request, discovery, found, [note for note in notes if note])
-
-
-def nights(
-    job: str | Path,
-    first: str,
-    last: str,
-    ray: str | None,
-    engine: str,
-    console: Console,
-    *,
-    verbose: bool,
-    quiet: bool,
-) -> tuple[Night, ...]:
-    """Run the nights of a backfill, and print each on the console when it ends.
-
-    Raises:
-        NightjarError: As in `api.backfill`.
-    """
-    from nightjar.inference.run.refusals import check_model
-
-    for day, option in ((first, "--from"), (last, "--to")):
-        check_date(day, option)
-    start = request_to_begin(job, date=first, engine=engine)
-    end = make_request(job, date=last, engine=engine, scores=False)  # of which only the date is needed
-    with telling(start, "discover"):
-        start.check_owner()
-        check_model(start)  # the other checks depend on the night
-        check_output(start, ray)
-    from nightjar.flows.backfilling import nights_between, run_nights
-
-    # Wrong options are no failure of the first night.
-    dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
-    with telling(start, "start"):
-        return run_nights(start, dates, ray, console, verbose=verbose, quiet=quiet)
-
-
-def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
-    """Check that the job's tables show these nights, after another try to commit what a night could not.
-
-    Raises:
-        TablesBehind: A table does not show a night.
-    """
-    from nightjar.flows.pages.advice import check_tables
-    from nightjar.inference.run.publishing import commit_tables
-
-    requests = [make_request(job, date=night.date, scores=False) for night in found if night.ok]
-    for request in {request.output: request for request in requests}.values():
-        dates = {each.date for each in requests if each.output == request.output}
-        check_tables(request, commit_tables(request, dates))

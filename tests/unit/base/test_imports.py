@@ -96,9 +96,9 @@ ORDER = {
     "flows": (
         "cli",
         "api",
-        "starting",
         "serving",
         "backfilling",
+        "starting",
         "launch",
         "nightly_flow",
         "outcome",

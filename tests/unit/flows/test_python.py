@@ -16,8 +16,8 @@ from rich.console import Console
 
 from lazily import lazily
 from nightjar.flows import Files, files, status
+from nightjar.flows.backfilling import nights
 from nightjar.flows.prefect_api import server
-from nightjar.flows.starting import nights
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.output.nights import published
 from support import ROOT, Lake
