@@ -79,11 +79,12 @@ class Ending:
 
 
 def as_text(found: Ending) -> str:
-    """The text for the terminal, where the error of a failed run was printed before."""
+    """The text for the terminal, where the error of a failed run was printed before, with its row."""
+    rows = () if found.seen else found.rows[:1]
     facts = [
         *found.facts,
         *found.files,
-        *(("row", said) for said, _ in found.rows[:1]),
+        *(("row", said) for said, _ in rows),
         ("report", found.report),
         *found.commands.items(),
     ]
