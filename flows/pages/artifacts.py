@@ -106,8 +106,7 @@ def show_summary(run: FinishedRun) -> None:
     request = run.request
     report = reportfiles.leave(request, _warn, account=None if run.scored.finished else run.account)
     state, page = summary(run, report.page if report else "")
-    due = tables(request, report) if report else {}
-    _deliver_all(request, due, page, state)
+    _deliver_all(request, page, state, tables(request, report) if report else {})
     if not run.scored.finished:
         deliver({_bar(request): lambda: _complete(request, run.scored.progress)})
 
@@ -120,12 +119,13 @@ def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> 
     due = tables(request, report) if report else {}
     if isinstance(error, GateFailed):
         due |= gate_table(request, error.gates)
-    _deliver_all(request, due, as_page(found, request, str(error)), markdown(found.how))
+    _deliver_all(request, as_page(found, request, str(error)), markdown(found.how), due)
 
 
-def _deliver_all(request: RunRequest, due: dict[str, Send], page: str, state: str) -> None:
+def _deliver_all(request: RunRequest, page: str, state: str, more: dict[str, Send]) -> None:
+    """The page comes first, as it says most."""
     key = f"{request.job.name}-summary"
-    deliver({**due, key: lambda: create_markdown_artifact(page, key=key, description=state)})
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description=state), **more})
 
 
 def _bar(request: RunRequest) -> str:
