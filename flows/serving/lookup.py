@@ -18,7 +18,7 @@ from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run.request import RunRequest, is_run_id, make_request
+from nightjar.inference.run.request import is_run_id, make_request
 
 _ORDER = ("asks", "bad", "open", "good")
 """The jobs that need a person come first."""
@@ -155,8 +155,11 @@ def report_page(served: Served, run_id: str, date: str | None) -> str | None:
         JobError: The file of the job is wrong now, or the date.
         StorageError: Its storage refused or failed.
     """
-    request = _request(served, run_id, date)
-    if request is None:
+    job = _job(served)
+    if not is_run_id(run_id):
+        return None
+    request = make_request(served.path, date=date if is_dated(job.output.uri) else None, run_id=run_id, scores=False)
+    if not revs.newest_number(request.storage, request.run_uri):
         return None
     return reportfiles.made(request, {"All jobs": "../../../", f"All nights of {served.name}": "../"})[1]
 
@@ -166,15 +169,6 @@ def _job(served: Served) -> Job:
     if job.name != served.name:
         raise JobError(f"{served.path}: name: is {job.name} now; start `nightjar serve` again, which serves that job")
     return job
-
-
-def _request(served: Served, run_id: str, date: str | None) -> RunRequest | None:
-    """The run of this name, if anything of it was begun."""
-    job = _job(served)
-    if not is_run_id(run_id):
-        return None
-    request = make_request(served.path, date=date if is_dated(job.output.uri) else None, run_id=run_id, scores=False)
-    return request if revs.newest_number(request.storage, request.run_uri) else None
 
 
 def _lines(served: Served, job: Job, days: int, most: int) -> list[RunLine]:
