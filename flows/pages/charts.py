@@ -57,7 +57,7 @@ def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:
         least = sorted((abs(b - a) for _, a, b in shares), reverse=True)[_GROUPS - 1]
         shares = [each for each in shares if abs(each[2] - each[1]) >= least][:_GROUPS]
     rows = ((Cell(name), _share(a), _share(b)) for name, a, b in shares)
-    return Chart(title, ("values", called, "tonight"), tuple(rows))
+    return Chart(title, ("values", "before", "tonight"), tuple(rows))
 
 
 def _share(share: float) -> Cell:
