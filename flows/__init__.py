@@ -13,8 +13,7 @@ from nightjar.inference.lazy import public
 if TYPE_CHECKING:
     from nightjar.flows.api import approve, backfill, baseline, diff, evaluate, files, reject, run, status
     from nightjar.flows.nightly_flow import nightly
-    from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
-    from nightjar.flows.results import Night
+    from nightjar.flows.reports import DecisionMade, Night, RunResult, RunStatus
     from nightjar.inference.history.comparison import RunsCompared
     from nightjar.inference.output.nights import Files
     from nightjar.inference.validation.evaluations import LateEvaluation
@@ -42,8 +41,7 @@ __all__ = [
 _NAMES = {
     "flows.api": ("approve", "backfill", "baseline", "diff", "evaluate", "files", "reject", "run", "status"),
     "flows.nightly_flow": ("nightly",),
-    "flows.reports": ("DecisionMade", "RunResult", "RunStatus"),
-    "flows.results": ("Night",),
+    "flows.reports": ("DecisionMade", "Night", "RunResult", "RunStatus"),
     "inference.history.comparison": ("RunsCompared",),
     "inference.output.nights": ("Files",),
     "inference.validation.evaluations": ("LateEvaluation",),

@@ -13,15 +13,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from nightjar.flows.prefect_api.logs import as_found
-from nightjar.flows.start_failures import request_to_begin
-from nightjar.flows.starting import check_night_tables, launched, nights
+from nightjar.flows.notifying import request_to_begin
+from nightjar.flows.starting import launched
 from nightjar.inference.engine import RAY
 from nightjar.inference.run.request import make_request
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import DecisionMade, RunResult, RunStatus
-    from nightjar.flows.results import Launched, Night
+    from nightjar.flows.reports import DecisionMade, Launched, Night, RunResult, RunStatus
     from nightjar.inference.history.comparison import RunsCompared
     from nightjar.inference.output.nights import Files
     from nightjar.inference.validation.evaluations import LateEvaluation
@@ -57,7 +55,7 @@ def run(
         Interrupted: a person or a signal stopped it.
     """
     from nightjar.flows.pages.advice import check_tables
-    from nightjar.flows.pages.finished import run_result
+    from nightjar.flows.pages.ending import run_result
 
     done = _silently(
         job, ray, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
@@ -79,7 +77,7 @@ def baseline(
     inputs: the training set: files, folders or patterns. date: its logical date; default: today in the job's time
     zone. The rest is as in `run`. Repeat the call to continue it, or to replace it.
     """
-    from nightjar.flows.pages.finished import run_result
+    from nightjar.flows.pages.ending import run_result
     from nightjar.inference.job.checks import BASELINE
 
     given = {"date": _date(date), "run_id": BASELINE, "publish": False, "engine": engine, "inputs": _listed(inputs)}
@@ -104,6 +102,9 @@ def backfill(
         TablesBehind: nights are published that a table of the job does not show.
     """
     from rich.console import Console
+
+    from nightjar.flows.backfilling import check_night_tables, nights
+    from nightjar.flows.prefect_api.server import as_found
 
     with as_found():
         found = nights(job, str(first), str(last), ray, engine, Console(quiet=True), verbose=False, quiet=True)
@@ -154,13 +155,13 @@ def evaluate(
             each other, or find no row.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages.report import writing
+    from nightjar.flows.pages import reportfiles
     from nightjar.inference.history.evaluation import evaluate_late
 
     request = make_request(job, date=_date(date), run_id=run_id, scores=False)
     night = request.date if date else None
     made = evaluate_late(request, run_id, night, labels=_listed(labels))
-    writing.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
+    reportfiles.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
     return made
 
 
@@ -246,6 +247,8 @@ def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
 def _silently(job: str | Path, ray: str | None, **given: Any) -> Launched:
     """`launched`, without a word on the terminal. given: as `make_request` takes it."""
     from rich.console import Console
+
+    from nightjar.flows.prefect_api.server import as_found
 
     with as_found():
         return launched(request_to_begin(job, **given), ray, Console(quiet=True), verbose=False, quiet=True)

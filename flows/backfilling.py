@@ -6,6 +6,7 @@ Each night is a run of `nightly`. All report to the same API and use the same cl
 from __future__ import annotations
 
 import datetime as dt
+from pathlib import Path
 from typing import Any
 
 from prefect.client.schemas.objects import State
@@ -15,17 +16,19 @@ from nightjar.flows.cluster import check_reports
 from nightjar.flows.flow_call import API_AWAY, Call, handing
 from nightjar.flows.launch import cluster_of
 from nightjar.flows.nightly_flow import nightly
-from nightjar.flows.pages.advice import Commands
+from nightjar.flows.notifying import request_to_begin, telling
+from nightjar.flows.pages.advice import check_tables
+from nightjar.flows.pages.standing import status
 from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
-from nightjar.flows.results import Night
-from nightjar.flows.start_failures import request_to_begin, telling
-from nightjar.inference.errors import JobError, NightjarError, TakenBack
+from nightjar.flows.reports import Night
+from nightjar.flows.starting import check_output
+from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
-from nightjar.inference.run import approving
-from nightjar.inference.run.request import RunRequest
-from nightjar.inference.validation.manifest import read_manifest
+from nightjar.inference.run.publishing import commit_tables
+from nightjar.inference.run.refusals import check_model
+from nightjar.inference.run.request import RunRequest, check_date, make_request
 
 
 def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
@@ -42,31 +45,48 @@ def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
     return found
 
 
-def run_nights(
-    start: RunRequest, dates: list[dt.date], ray: str | None, console: Console, *, verbose: bool, quiet: bool
+def nights(
+    job: str | Path,
+    first: str,
+    last: str,
+    ray: str | None,
+    engine: str,
+    console: Console,
+    *,
+    verbose: bool,
+    quiet: bool,
 ) -> tuple[Night, ...]:
-    """Run the nights, and print each when it ends, unless `quiet`. No error of a night ends the other nights.
-
-    start: the request of the first night. dates: as of `nights_between`.
+    """Run the nights of a backfill, and print each when it ends, unless `quiet`. No error of a night ends the others.
 
     Raises:
-        NightjarError: The API or the cluster of all nights cannot be used.
+        NightjarError: Job, model or dates are wrong, or the API or the cluster of all nights cannot be used.
     """
-    check_reports(ray, api_url())
+    for day, option in ((first, "--from"), (last, "--to")):
+        check_date(day, option)
+    start = request_to_begin(job, date=first, engine=engine)
+    end = make_request(job, date=last, engine=engine, scores=False)  # of which only the date is needed
+    with telling(start, "discover"):
+        start.check_owner()
+        check_model(start)  # the other checks depend on the night
+        check_output(start, ray)
+    # Wrong options are no failure of the first night.
+    dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
     found = []
-    api = start_api()
-    with reporting_to(api, verbose), cluster_of(start, ray, verbose) as on_ray:
-        if on_ray:
-            from nightjar.inference.engine.ray.capacity import check_cluster
+    with telling(start, "start"):
+        check_reports(ray, api_url())
+        api = start_api()
+        with reporting_to(api, verbose), cluster_of(start, ray, verbose) as on_ray:
+            if on_ray:
+                from nightjar.inference.engine.ray.capacity import check_cluster
 
-            check_cluster(start.job)
-        api.wait()
-        for date in dates:
-            night = _night(start, ray, date.isoformat())
-            found.append(night)
-            if not quiet:
-                said = f"{night.date}: {night.state}: {night.said}"
-                console.print(said, highlight=False, markup=False, soft_wrap=True)
+                check_cluster(start.job)
+            api.wait()
+            for date in dates:
+                night = _night(start, ray, date.isoformat())
+                found.append(night)
+                if not quiet:
+                    said = f"{night.date}: {night.state}: {night.said}"
+                    console.print(said, highlight=False, markup=False, soft_wrap=True)
     return tuple(found)
 
 
@@ -78,21 +98,16 @@ def _night(start: RunRequest, ray: str | None, night: str) -> Night:
             seen_already = _seen_already(request)
         if seen_already:
             return Night(night, "skipped", 0, seen_already)
-        unseen, said = _run(request, ray)
-        # The publications decide, because Prefect's API may be away when the run ends.
-        if (seen := publish.shown(request.storage, request.output, request.run_id)) is not None:
-            totals = read_manifest(request.storage, request.output, seen).totals
-            return Night(night, "published", totals.rows_out, said)
-        if (question := approving.waits(request)) is not None:
-            yes = Commands(request).answer("approve", question.name)
-            return Night(night, "asks", 0, f"{said} `{yes}` publishes it")
+        said = _run(request, ray)
+        # The ledger and the publications decide, because Prefect's API may be away when the run ends.
+        found = status(request)
     except NightjarError as error:
         return Night(night, "failed", 0, "; ".join([str(error), *getattr(error, "__notes__", ())]))
-    if unseen:
-        commands = Commands(request, ray=ray)
-        again, anew = commands.command("republish", *request.words), commands.repeat(fresh=True)
-        return Night(night, "rolled back", 0, f"{said}: `{again}` shows it again, `{anew}` scores it anew")
-    return Night(night, "failed", 0, said)
+    if found.state == "published":
+        return Night(night, "published", found.rows_out, said)
+    words = found.commands.items() if found.state in {"asks", "rolled back"} else ()
+    state = found.state if words else "failed"
+    return Night(night, state, 0, "; ".join([said, *(f"{word}: `{command}`" for word, command in words)]))
 
 
 def _seen_already(request: RunRequest) -> str:
@@ -104,8 +119,8 @@ def _seen_already(request: RunRequest) -> str:
     return said if run == request.run_id else f"{said} of the run {run}"
 
 
-def _run(request: RunRequest, ray: str | None) -> tuple[bool, str]:
-    """Run one night. Returns whether Prefect knows it as done, published or not, and a sentence about it."""
+def _run(request: RunRequest, ray: str | None) -> str:
+    """Run one night. Returns a sentence about it."""
     date = dt.date.fromisoformat(request.date)
     try:
         with handing(Call(patient=False)):
@@ -113,6 +128,17 @@ def _run(request: RunRequest, ray: str | None) -> tuple[bool, str]:
                 job=request.job_path, date=date, ray=ray, engine=request.engine, return_state=True
             )
     except API_AWAY as error:
-        return False, f"Prefect's API was away: {str(error) or type(error).__name__}"
-    done = state.is_completed() or isinstance(state.result(raise_on_failure=False), TakenBack)
-    return done, state.message or state.name or ""
+        return f"Prefect's API was away: {str(error) or type(error).__name__}"
+    return state.message or state.name or ""
+
+
+def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
+    """Check that the job's tables show these nights, after another try to commit what a night could not.
+
+    Raises:
+        TablesBehind: A table does not show a night.
+    """
+    requests = [make_request(job, date=night.date, scores=False) for night in found if night.ok]
+    for request in {request.output: request for request in requests}.values():
+        dates = {each.date for each in requests if each.output == request.output}
+        check_tables(request, commit_tables(request, dates))

@@ -27,7 +27,7 @@ from nightjar.inference.errors import ClusterError, JobError, NightjarError
 from nightjar.inference.run.request import RunRequest, make_request
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import FinishedRun
+    from nightjar.flows.reports import FinishedRun
 
 SERVED = "NIGHTJAR_SERVED"
 """The environment variable of a served run with the paths of the job files that are served, as JSON."""

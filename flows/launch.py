@@ -12,13 +12,12 @@ from rich.console import Console
 from nightjar.flows.cluster import check_reports
 from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.nightly_flow import nightly
+from nightjar.flows.notifying import could_not_begin
 from nightjar.flows.pages.display import following
-from nightjar.flows.pages.failure import after_failure
+from nightjar.flows.pages.ending import after_failure
 from nightjar.flows.prefect_api.api import api_url, worker_env
-from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.flows.prefect_api.server import reporting_to, start_api
-from nightjar.flows.results import Launched
-from nightjar.flows.start_failures import could_not_begin
+from nightjar.flows.reports import Launched
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
@@ -52,49 +51,17 @@ def launch(
     waits: bool,
     verbose: bool,
     quiet: bool,
-    api: PrefectApi,
 ) -> Launched:
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
 
-    since: when the command began, by the monotonic clock. waits: whether its input is still to come. api: whose own
-    server may have begun.
+    since: when the command began, by the monotonic clock. waits: whether its input is still to come.
 
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
-    call, stopped, finished = Call(request, since), None, None
+    call, stopped = Call(request, since), None
     try:
-        check_reports(address, api_url())
-        start_api(api)
-        # A run that waits for its input needs the cluster only when the input is there; one that was published before
-        # needs it only if something is left to score.
-        published = was_published(request)
-        # Prefect's server starts in its own process while Ray starts in this one.
-        with (
-            reporting_to(api, verbose),
-            following(request, console, quiet=quiet) as flow_begins,
-            cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
-        ):
-            if not on_ray:
-                flow_begins("starting Prefect")
-            if request.engine == LOCAL and not published:
-                predictors.warm(request.job)
-            api.wait()
-            if on_ray:
-                flow_begins("")
-            call.show = flow_begins
-            with keeping_ending(call), handing(call):
-                nightly(
-                    job=request.job_path,
-                    date=dt.date.fromisoformat(request.date),
-                    run_id=request.run_id,
-                    limit=request.limit,
-                    fresh=request.fresh,
-                    publish=request.publish,
-                    ray=address,
-                    engine=request.engine,
-                )
-        finished = call.finished()
+        return _launched(call, request, address, console, waits=waits, verbose=verbose, quiet=quiet)
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
     except NightjarError as error:
@@ -103,9 +70,50 @@ def launch(
         if isinstance(error, RunFailed):
             error.add_note(after_failure(replace(request, flow_run=call.flow_run), error, address))
         raise
-    if stopped is not None:
-        # Raised here, so that the interrupted servers and cluster are released before the process ends.
-        stopped.add_note(after_failure(replace(request, flow_run=call.flow_run), stopped, address))
-        raise stopped
-    assert finished is not None
-    return Launched(finished, api.url, api.own, call.unreported, address)
+    # Raised here, so that the interrupted servers and cluster are released before the process ends.
+    stopped.add_note(after_failure(replace(request, flow_run=call.flow_run), stopped, address))
+    raise stopped
+
+
+def _launched(
+    call: Call,
+    request: RunRequest,
+    address: str | None,
+    console: Console,
+    *,
+    waits: bool,
+    verbose: bool,
+    quiet: bool,
+) -> Launched:
+    """Start what the run needs, and call the flow."""
+    check_reports(address, api_url())
+    # Prefect's server starts in its own process while Ray starts in this one.
+    api = start_api()
+    # A run that waits for its input needs the cluster only when the input is there; one that was published before needs
+    # it only if something is left to score.
+    published = was_published(request)
+    with (
+        reporting_to(api, verbose),
+        following(request, console, quiet=quiet) as flow_begins,
+        cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
+    ):
+        if not on_ray:
+            flow_begins("starting Prefect")
+        if request.engine == LOCAL and not published:
+            predictors.warm(request.job)
+        api.wait()
+        if on_ray:
+            flow_begins("")
+        call.show = flow_begins
+        with keeping_ending(call), handing(call):
+            nightly(
+                job=request.job_path,
+                date=dt.date.fromisoformat(request.date),
+                run_id=request.run_id,
+                limit=request.limit,
+                fresh=request.fresh,
+                publish=request.publish,
+                ray=address,
+                engine=request.engine,
+            )
+    return Launched(call.finished(), api.url, api.own, call.unreported, address)

@@ -1,9 +1,9 @@
 """The flow: discover, score, validate, publish. It decides when a job runs and what people see, and never touches a
 row.
 
-On Ray the four tasks run in the cluster (`cluster.tasks`). On the local engine, and if nothing is left to score, they
-run in this process, which then does not use Ray. Tasks persist no results and cache nothing: the ledger is the memory,
-so a task repeated continues the run.
+`discover` runs in this process. On Ray the other tasks run in the cluster (`cluster.tasks`); on the local engine, and
+if nothing is left to score, they run in this process, too. Tasks persist no results and cache nothing: the ledger is
+the memory, so a task repeated continues the run.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import datetime as dt
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Annotated, Any, Protocol
+from typing import Annotated, Any
 
 import httpx
 from prefect import Task, flow, task
@@ -24,16 +24,14 @@ from prefect.runtime import deployment, flow_run, task_run
 from prefect.states import Failed
 from pydantic import Field
 
-from nightjar.flows import outcome
+from nightjar.flows import notifying, outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.flow_call import Call, current_call, job_name, request_of, run_name
 from nightjar.flows.pages import artifacts
-from nightjar.flows.pages.artifacts import ProgressArtifact
 from nightjar.flows.pages.wording import describe
-from nightjar.flows.prefect_api import events
 from nightjar.flows.prefect_api.api import worker_env
-from nightjar.flows.prefect_api.logs import expect_failures
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.prefect_api.server import expect_failures
+from nightjar.flows.reports import FinishedRun
 from nightjar.flows.waiting import slot, wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
@@ -72,16 +70,9 @@ def discover_task(request: RunRequest) -> Discovery:
 def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     """Every shard the ledger does not have."""
     expect_failures()
-    try:
-        with ProgressArtifact(request) as progress:
-            scored = score(request, discovery, [progress])
-            progress.progress(scored.progress)
-    except RunFailed as error:
-        if isinstance(error, GateFailed):
-            artifacts.show_gates(request, error.gates)
-        artifacts.show_shards(request)
-        raise
-    artifacts.show_shards(request)
+    with artifacts.ProgressArtifact(request) as progress:
+        scored = score(request, discovery, [progress])
+        progress.progress(scored.progress)
     return replace(scored, tries=task_run.run_count)
 
 
@@ -89,13 +80,7 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
 def validate_task(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
     """The audit and the gates."""
     expect_failures()
-    try:
-        verdict = validate(request, scored, discovery)
-    except GateFailed as error:
-        artifacts.show_gates(request, error.gates)
-        raise
-    artifacts.show_gates(request, verdict.gates)
-    return replace(verdict, tries=task_run.run_count)
+    return replace(validate(request, scored, discovery), tries=task_run.run_count)
 
 
 @task(name="publish", task_run_name="publish", cache_policy=NO_CACHE, persist_result=False)
@@ -156,15 +141,14 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
             waited = wait_for_input(request, patient=call.patient and not is_connected())
         if waited:
             request = fixed(make())  # with the job and the code of now
-        local = request.engine == LOCAL
-        finished = _four_steps(request, _Here(), watch) if local else _on_ray(request, ray, watch)
+        finished = _four_steps(request, ray, watch)
     except Exception as raised:
         error = raised if isinstance(raised, NightjarError) else RunFailed(f"{type(raised).__name__}: {raised}")
         call.end(error)
         if request is not None:
             ended = outcome.failed(request, error, ray)
         else:
-            events.refused(job_name(job), job, error)
+            notifying.refused_event(job_name(job), job, error)
             ended = Failed(message=str(error), data=error)
         if not isinstance(raised, _FORESEEN):
             raise  # with its traceback, for whoever mends the code
@@ -179,55 +163,25 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
     return outcome.completed(finished)
 
 
-class _Tasks(Protocol):
-    """Where the flow's tasks run."""
-
-    def done(self, task: Task[Any, Any], *given: Any) -> Any:
-        """Run the task. Returns its result, or a reference to it that can be an argument of the next task."""
-
-    def result(self, done: Any) -> Any:
-        """The result behind such a reference."""
-
-
-class _Here:
-    """In this thread."""
-
-    def done(self, task: Task[Any, Any], *given: Any) -> Any:
-        return task(*given)
-
-    def result(self, done: Any) -> Any:
-        return done
-
-
-def _on_ray(request: RunRequest, address: str | None, watch: Stopwatch) -> FinishedRun:
-    """The four steps on a cluster; without one where discovery finds nothing to score, in a run published before."""
-    found = None
-    if not is_connected() and was_published(request):
-        with watch.during("discover"):
-            found = discover_task(request)
-        if nothing_to_score(request, found):
-            return _further_steps(request, _Here(), found, watch)
+def _four_steps(request: RunRequest, address: str | None, watch: Stopwatch) -> FinishedRun:
+    """Discover here, and score, validate and publish on a cluster if there is something for it to do."""
+    with watch.during("discover"):
+        found = discover_task(request)
+    if request.engine == LOCAL or (was_published(request) and nothing_to_score(request, found)):
+        return _further_steps(request, lambda task, *given: task(*given), found, watch)
     # Imported only now: importing Ray takes a while.
     with seldom_collected():
         from nightjar.flows.cluster.connection import on_cluster
 
-    with on_cluster(address, request, worker_env()) as tasks:
-        if found is not None:
-            return _further_steps(request, tasks, found, watch)
-        return _four_steps(request, tasks, watch)
+    with on_cluster(address, request, worker_env()) as run:
+        return _further_steps(request, run, found, watch)
 
 
-def _four_steps(request: RunRequest, tasks: _Tasks, watch: Stopwatch) -> FinishedRun:
-    with watch.during("discover"):
-        found = tasks.done(discover_task, request)
-    return _further_steps(request, tasks, found, watch)
-
-
-def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> FinishedRun:
-    """The steps after discovery. found: the result of discovery, or a reference to it."""
+def _further_steps(request: RunRequest, run: Callable[..., Any], found: Discovery, watch: Stopwatch) -> FinishedRun:
+    """run: called with a task and its arguments; runs it, and returns its result."""
     watch.turn_to("flow")
     try:
-        scored, verdict = _scored_and_validated(request, tasks, found, watch)
+        scored, verdict = _scored_and_validated(request, run, found, watch)
     except AuditFailed as error:
         if not error.revoked:
             raise
@@ -235,17 +189,16 @@ def _further_steps(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwa
         get_run_logger().warning("%s", error)
         watch.count_as(AGAIN, SCORE)
         watch.count_as(AUDIT, VALIDATE)
-        scored, verdict = _scored_and_validated(request, tasks, found, watch)
+        scored, verdict = _scored_and_validated(request, run, found, watch)
     if verdict.question is not None:
         _keep_account(request, scored, account_of(watch.claim(), scored, verdict))
         raise unanswered(verdict)
     with watch.during("publish"):
-        publication: Publication = tasks.result(tasks.done(publish_task, request, scored, verdict))
+        publication: Publication = run(publish_task, request, scored, verdict)
     artifacts.log_remarks(worded(scored.again, scored.warnings))
     get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     account = account_of(watch.claim(), scored, verdict, publication)
     _keep_account(request, scored, account)
-    artifacts.catch_up(request, scored, verdict)
     return FinishedRun(request, scored, verdict, publication, account)
 
 
@@ -259,15 +212,17 @@ def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
         get_run_logger().warning("where the time of this run went could not be kept: %s", error)
 
 
-def _scored_and_validated(request: RunRequest, tasks: _Tasks, found: Any, watch: Stopwatch) -> tuple[Scored, Verdict]:
+def _scored_and_validated(
+    request: RunRequest, run: Callable[..., Any], found: Discovery, watch: Stopwatch
+) -> tuple[Scored, Verdict]:
     with watch.during("turn"), slot(request, request.job.resources.concurrency_limit), watch.during(SCORE):
-        scored: Scored = tasks.result(tasks.done(score_task, request, found))
+        scored: Scored = run(score_task, request, found)
     get_run_logger().info("scored: %s", describe(scored.progress))
     # Validating needs what the limit counts only if it scores, too.
     limit = request.job.resources.concurrency_limit if request.job.rescore.share else None
     try:
         with watch.during("turn"), slot(request, limit), watch.during(VALIDATE):
-            verdict: Verdict = tasks.result(tasks.done(validate_task, request, scored, found))
+            verdict: Verdict = run(validate_task, request, scored, found)
     except GateFailed:
         _keep_account(request, scored, account_of(watch.claim(), scored))
         raise

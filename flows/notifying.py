@@ -1,8 +1,11 @@
-"""Posts to a webhook how a night ended, if the job says so (`notify`).
+"""Tells others how a night began and ended: the job's webhook (`notify`), and Prefect's automations by events.
 
-A message that is refused for a moment is sent again. All tries end within `PATIENCE_S`, and a failure is a warning: it
-never fails a night. The address is a secret, and is in no message, log or error. Apprise does not serve: it posts a
-body of its own in place of these fields, does not try again, and does not say why a message was refused.
+A message to the webhook that is refused for a moment is sent again. All tries end within `PATIENCE_S`, and a failure is
+a warning: it never fails a night. The address is a secret, and is in no message, log or error. Apprise does not serve:
+it posts a body of its own in place of these fields, does not try again, and does not say why a message was refused.
+
+An event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags. If the API is away,
+events are lost, but never a run. Prefect is imported when an event is emitted, because that takes seconds.
 """
 
 from __future__ import annotations
@@ -13,19 +16,26 @@ import logging
 import os
 import threading
 import time
-
-import httpx
-from prefect.utilities.urls import url_for
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.prefect_api.server import has_pages
-from nightjar.flows.results import FinishedRun
-from nightjar.inference.errors import NightjarError
-from nightjar.inference.job.deployment import Occasion
+from nightjar.inference.errors import NightjarError, RunFailed, StorageError, Unanswered
+from nightjar.inference.history.run_tables import lost
 from nightjar.inference.ledger import endings
 from nightjar.inference.messages import clip, hide
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.output.revisions import newest_revision, revision_uri
+from nightjar.inference.run.waiting import keep_failure
+from nightjar.inference.run.request import RunRequest, date_named, is_run_id, make_request
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import warnings
+
+if TYPE_CHECKING:
+    from nightjar.flows.reports import FinishedRun
+    from nightjar.inference.job.deployment import Occasion
 
 PATIENCE_S = 5.0
 """The longest time in seconds that a message may delay the end of a run, with all tries."""
@@ -108,6 +118,10 @@ def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, com
 
 def _link(request: RunRequest) -> str:
     """The page of the run's flow run. A server of the command's own ends with it, and has no pages."""
+    from prefect.utilities.urls import url_for
+
+    from nightjar.flows.prefect_api.server import has_pages
+
     return (url_for("flow-run", obj_id=request.flow_run) or "") if has_pages() else ""
 
 
@@ -119,6 +133,8 @@ class _Posting:
 
     def post(self, address: str, content: bytes) -> None:
         """Try until the message has arrived, is refused for good, or the time is over."""
+        import httpx
+
         logging.getLogger("httpx").addFilter(_without_address)
         deadline, pause = time.monotonic() + PATIENCE_S, _PAUSE_S
         headers = {"Content-Type": "application/json", "User-Agent": "nightjar"}
@@ -141,3 +157,129 @@ def _without_address(record: logging.LogRecord) -> bool:
     """Keep secrets out of the line that httpx logs of each request."""
     record.msg, record.args = clip(record.getMessage()), ()
     return True
+
+
+PUBLISHED = "nightjar.run.published"
+FAILED = "nightjar.run.failed"
+ASKS = "nightjar.run.asks"
+TABLES_BEHIND = "nightjar.tables.behind"
+
+
+def published_event(finished: FinishedRun) -> None:
+    """A night is there to be read. A run that had nothing to do, or was not to publish, is no news.
+
+    That tables of the job do not show it is an event of its own, after the other.
+    """
+    publication, request, progress = finished.publication, finished.request, finished.scored.progress
+    if publication.number and not finished.scored.finished:
+        _emit(
+            PUBLISHED,
+            request,
+            publication=publication.number,
+            revision=publication.revision,
+            rows_in=progress.counts.rows_in,
+            rows_out=progress.counts.rows_out,
+            rows_quarantined=progress.counts.rows_quarantined,
+            rows_partial=progress.counts.rows_partial,
+            shards=progress.shards,
+            data=f"{revision_uri(request.run_uri, publication.revision)}/data",
+            manifest=f"{request.output}/{publication.manifest}",
+        )
+    if publication.tables_behind:
+        _emit(TABLES_BEHIND, request, publication=publication.number, message="; ".join(publication.tables_behind))
+
+
+def failed_event(request: RunRequest, error: NightjarError) -> None:
+    """Send the event of a run that ended without a publication, or that a person must approve first."""
+    if isinstance(error, Unanswered):
+        _emit(ASKS, request, message=str(error))
+        return
+    shards = _lost(request) if isinstance(error, RunFailed) else 0
+    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=shards)
+
+
+def refused_event(name: str, job: str, error: NightjarError) -> None:
+    """Send the event of a run that could not begin, because the job is wrong. name: of the job. job: the file's
+    path.
+    """
+    _send(FAILED, name, {}, job=job, error=type(error).__name__, message=str(error))
+
+
+def _lost(request: RunRequest) -> int:
+    """The number of failed shards without a result."""
+    try:
+        newest = newest_revision(request.storage, request.run_uri)
+        return len(lost(newest)) if newest is not None else 0
+    except StorageError:
+        return 0  # The run failed because the storage is away, and the event says so.
+
+
+def _emit(event: str, request: RunRequest, **payload: Any) -> None:
+    run = {"run_id": request.run_id, "date": request.date}
+    about = {"nightjar.run": request.run_id, "nightjar.date": request.date}
+    _send(event, request.job.name, about, job=request.job_path, **run, **payload)
+
+
+def _send(event: str, name: str, about: dict[str, str], **payload: Any) -> None:
+    from prefect.events import emit_event
+
+    resource = {"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name, **about}
+    emit_event(event, resource=resource, payload=payload)
+
+
+def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> None:
+    """Send the job's notification, and keep the reason. step: where the run ended.
+
+    The notification goes first, because storage that is away delays the rest. If it cannot be sent, the error gets a
+    note.
+    """
+    if problem := failed(request, error, begun=False):
+        error.add_note(problem)
+    keep_failure(request, error, step)
+
+
+def request_to_begin(job: str | Path, **given: Any) -> RunRequest:
+    """The request for a run that is to begin; for `given` see `make_request`.
+
+    If code or model is missing, or the run's folder cannot be read, the reason is kept and the notification sent. If
+    the job file cannot be read, or the command's options are wrong, only the error is raised.
+
+    Raises:
+        NightjarError: As `make_request`.
+    """
+    try:
+        return make_request(job, **given)
+    except NightjarError as error:
+        if (meant := _meant(job, given)) is not None:
+            could_not_begin(meant, error, "discover")
+        raise
+
+
+def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
+    """The run for which no request could be made, if the job file and the options identify it."""
+    given = {**given, "scores": False}
+    try:
+        return make_request(job, **given)
+    except StorageError:
+        # The run's folder has its date; if neither the options nor the name do, the run counts as new.
+        name = given.get("run_id")
+        if name is not None and not is_run_id(name):
+            return None
+        day = given.get("date") or date_named(name or "")
+        alone = {**given, "run_id": None, "date": str(day) if day else None}
+        with suppress(NightjarError):
+            found = make_request(job, **alone, storage=LakeStorage())
+            return replace(found, run_id=name or found.run_id)
+    except NightjarError:
+        return None
+    return None
+
+
+@contextmanager
+def telling(request: RunRequest, step: str) -> Iterator[None]:
+    """Call `could_not_begin` if the block fails."""
+    try:
+        yield
+    except NightjarError as error:
+        could_not_begin(request, error, step)
+        raise

@@ -29,13 +29,10 @@ from prefect.states import Completed, Failed
 from pydantic import Field, ValidationError
 
 from nightjar.flows import notifying
-from nightjar.flows.pages import artifacts
+from nightjar.flows.pages import artifacts, reportfiles
 from nightjar.flows.pages.advice import tables_behind
-from nightjar.flows.pages.failure import asking_page
-from nightjar.flows.pages.report import writing
-from nightjar.flows.prefect_api import events
-from nightjar.flows.reports import DecisionMade
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.pages.ending import asking_page
+from nightjar.flows.reports import DecisionMade, FinishedRun
 from nightjar.inference.errors import (
     ClusterError,
     Held,
@@ -68,7 +65,7 @@ class Reply(RunInput):
 def completed(finished: FinishedRun, *, notify: bool = True) -> State[Any]:
     """The state of a flow run that came to its end. notify: whether to send the job's own message."""
     artifacts.show_summary(finished)
-    events.published(finished)
+    notifying.published_event(finished)
     if notify:
         _warn(notifying.published(finished))
     if behind := finished.publication.tables_behind:
@@ -83,7 +80,7 @@ def failed(request: RunRequest, error: NightjarError, ray: str | None, *, notify
     keep_reason(request, error)
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
-        events.asks(request, error) if isinstance(error, Unanswered) else events.failed(request, error)
+        notifying.failed_event(request, error)
         if notify:
             _warn(notifying.failed(request, error))
     if isinstance(error, Unanswered):
@@ -206,7 +203,7 @@ def answer(
     """
     done = approving.answer(request, approved=approved, by=by or _somebody(), note=note, name=question)
     resumed, unresumed = _resume(done.question, done.decision)
-    writing.leave(request, warn)
+    reportfiles.leave(request, warn)
     shown, given = done.publication, done.decision
     notes = [unresumed, *([shown.behind, shown.unfinished] if shown else [])]
     if not resumed:  # a flow run that is resumed sends the message itself

@@ -1,4 +1,5 @@
-"""Frozen records that the commands and the Python functions report. Their fields are the keys of `--json`.
+"""Frozen records that the commands and the Python functions report. Their fields are the keys of `--json`, but for
+`FinishedRun` and `Launched`, which become a `RunResult`.
 
 `docs/json/` has the JSON Schema of each command's output, made from these classes by `tests/tools/json_schemas.py`.
 """
@@ -13,48 +14,17 @@ from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.progress import TokenRates
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.records import Counts, Usage
 from nightjar.inference.run.account import Account, WorkersCost
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.validation.evaluations import LateEvaluation
-
-
-@dataclass(frozen=True, slots=True)
-class TokenEstimate:
-    """What a language model would be asked and answer in a run, if all rows were as the measured ones.
-
-    rows_measured: that many rows were asked for it. measured: what these took. cost: by `model.cost`, in `currency`;
-    null if the job has no prices.
-    """
-
-    rows_measured: int
-    measured: Usage
-    prompt_tokens: int
-    output_tokens: int
-    cost: float | None = None
-    currency: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Estimate:
-    """One shard scored here, and how long the run would take. start_s: to start Ray and Prefect, as it usually takes.
-
-    load_s, score_s: to load the model, and to read and score the shard. estimate_s: with so many actors. rows: of the
-    shard; of language models those that were asked. tokens: of language models.
-    """
-
-    shard: str
-    rows: int
-    load_s: float
-    score_s: float
-    rows_per_s: int
-    start_s: float
-    estimate_s: float
-    actors: int
-    tokens: TokenEstimate | None = None
+from nightjar.inference.validation.gates import marked, overruled
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +62,7 @@ class PlanReport(Ahead):
 
     unread: why files could not be read, empty if all could. files_left_out: files that cannot match `where`, by what
     their paths say, or their table. committed: shards that have a result; to_score: those that have none.
-    rows_per_shard: fewest and most. columns: of the input. again: what makes shards old that had a result. measured:
-    with `--measure` alone.
+    rows_per_shard: fewest and most. columns: of the input. again: what makes shards old that had a result.
     """
 
     unread: str
@@ -104,7 +73,6 @@ class PlanReport(Ahead):
     rows_per_shard: tuple[int, int]
     columns: int
     again: tuple[str, ...]
-    measured: Estimate | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -361,3 +329,60 @@ class ReportWritten:
     revision: int
     state: str
     page: str
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that came to its end: it is published, or validated where it was not to be published.
+
+    account: where its time went, until its last step ended; None where a person's answer ended it.
+    """
+
+    request: RunRequest
+    scored: Scored
+    verdict: Verdict
+    publication: Publication
+    account: Account | None = None
+
+    @property
+    def sentence(self) -> str:
+        """How the run ended, for one line."""
+        progress, number = self.scored.progress, self.publication.number
+        done = f"published as #{number}" if number else "validated, not published"
+        if self.scored.finished:
+            done = f"nothing to score: published before, as #{number}"
+        lost = f", {progress.counts.rows_quarantined:,} quarantined" if progress.counts.rows_quarantined else ""
+        lost += f", {progress.counts.rows_partial:,} partly scored" if progress.counts.rows_partial else ""
+        lost += f", {counted(progress.shards, 'shard')}"
+        marks = marked(**overruled(self.verdict.gates)) if number else ""
+        return f"{done}: {progress.counts.rows_out:,} of {progress.rows:,} rows{lost}{marks}"
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A finished run, as a command has it. ray: the cluster that was named. unreported: why Prefect's API does not know
+    how the run ended, if it was away by then."""
+
+    run: FinishedRun
+    api_url: str
+    own_api: bool
+    unreported: str = ""
+    ray: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Night:
+    """What became of one night.
+
+    state: published, skipped (it was published before), rolled back, asks (a person must say yes first) or failed.
+    """
+
+    date: str
+    state: str
+    rows: int = 0
+    said: str = ""
+
+    @property
+    def ok(self) -> bool:
+        """Whether readers see the night."""
+        return self.state in {"published", "skipped"}

@@ -1,24 +1,20 @@
-"""Begins a run, a check or a backfill for a command, after everything that can be checked before Ray starts."""
+"""Begins a run or a check for a command, after everything that can be checked before Ray starts."""
 
 from __future__ import annotations
 
-import datetime as dt
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.flows.prefect_api.ownserver import PrefectApi
-from nightjar.flows.start_failures import request_to_begin, telling
+from nightjar.flows.notifying import telling
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
-from nightjar.inference.run.request import RunRequest, check_date, make_request
+from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nightjar.flows.reports import CheckReport
-    from nightjar.flows.results import Launched, Night
+    from nightjar.flows.reports import CheckReport, Launched
     from nightjar.inference.input.discovery import Discovery
 
 _PATIENCE_S = 10.0
@@ -32,19 +28,17 @@ def launched(request: RunRequest, ray: str | None, console: Console, *, verbose:
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
     """
     began = time.monotonic()
-    with PrefectApi() as api:
-        with telling(request, "discover"), seldom_collected():
-            waits = look_first(request, ray, api)
-        from nightjar.flows.launch import launch
+    with telling(request, "discover"), seldom_collected():
+        waits = look_first(request, ray)
+    from nightjar.flows.launch import launch
 
-        return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet, api=api)
+    return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet)
 
 
-def look_first(request: RunRequest, ray: str | None, api: PrefectApi) -> bool:
+def look_first(request: RunRequest, ray: str | None) -> bool:
     """Check job, input, labels of the first files, and code. Returns whether the run has to wait for its input.
 
-    A process of its own imports the user's code while this one imports Prefect, which takes as long. Prefect's server
-    begins once job and input are known to be right.
+    A process of its own imports the user's code while this one imports Prefect, which takes as long.
 
     Raises:
         JobError: One of them must be changed.
@@ -63,7 +57,6 @@ def look_first(request: RunRequest, ray: str | None, api: PrefectApi) -> bool:
         beginning = discover_first(request.storage, request.job)
         schema = check_request(request, beginning)
     check_output(request, ray)
-    api.begin_early()
     with Inspection(
         request, silent=True
     ) as inspection:  # the workers import the code again, so what it prints is in the run's logs
@@ -120,52 +113,3 @@ def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: b
         with cluster(ray, request.job, {}, verbose):
             found = call(checking.check, request, discovery)
     return checked(request, discovery, found, [note for note in notes if note])
-
-
-def nights(
-    job: str | Path,
-    first: str,
-    last: str,
-    ray: str | None,
-    engine: str,
-    console: Console,
-    *,
-    verbose: bool,
-    quiet: bool,
-) -> tuple[Night, ...]:
-    """Run the nights of a backfill, and print each on the console when it ends.
-
-    Raises:
-        NightjarError: As in `api.backfill`.
-    """
-    from nightjar.inference.run.refusals import check_model
-
-    for day, option in ((first, "--from"), (last, "--to")):
-        check_date(day, option)
-    start = request_to_begin(job, date=first, engine=engine)
-    end = make_request(job, date=last, engine=engine, scores=False)  # of which only the date is needed
-    with telling(start, "discover"):
-        start.check_owner()
-        check_model(start)  # the other checks depend on the night
-        check_output(start, ray)
-    from nightjar.flows.backfilling import nights_between, run_nights
-
-    # Wrong options are no failure of the first night.
-    dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
-    with telling(start, "start"):
-        return run_nights(start, dates, ray, console, verbose=verbose, quiet=quiet)
-
-
-def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
-    """Check that the job's tables show these nights, after another try to commit what a night could not.
-
-    Raises:
-        TablesBehind: A table does not show a night.
-    """
-    from nightjar.flows.pages.advice import check_tables
-    from nightjar.inference.run.publishing import commit_tables
-
-    requests = [make_request(job, date=night.date, scores=False) for night in found if night.ok]
-    for request in {request.output: request for request in requests}.values():
-        dates = {each.date for each in requests if each.output == request.output}
-        check_tables(request, commit_tables(request, dates))

@@ -19,11 +19,10 @@ from prefect.exceptions import ObjectNotFound, PrefectException
 from prefect.logging import get_run_logger
 
 from nightjar.flows.flow_call import current_call
-from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.artifacts import deliver
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.prefect_api.api import is_away, no_such_limit
-from nightjar.inference.errors import GateFailed, RunFailed
+from nightjar.inference.errors import RunFailed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import Awaited, await_input, keeping
 
@@ -39,11 +38,7 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
         def tell(now: Awaited) -> None:
             show(now.sentence)
 
-        try:
-            waited = await_input(request.storage, request.job, tell, patient=patient)
-        except GateFailed as error:
-            artifacts.show_gates(request, error.gates)
-            raise
+        waited = await_input(request.storage, request.job, tell, patient=patient)
     if waited:
         get_run_logger().info("the input is there")
     return waited

@@ -1,9 +1,13 @@
-"""Commands that show runs and what readers see of them: status, runs, show, logs, diff, files, doctor."""
+"""Commands that show runs and what readers see of them, and that make pages and metrics of nights."""
 
 from __future__ import annotations
 
 import datetime as dt
 import sys
+import tempfile
+import webbrowser
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +26,7 @@ from nightjar.flows.cli.options import (
     emit_line,
     lead_readers,
     needed_run,
+    note_aside,
     out,
     tell,
 )
@@ -42,10 +47,10 @@ def status(
 
     By default today's run. The ledger tells it, so this needs neither Ray nor Prefect.
     """
+    from nightjar.flows import api
     from nightjar.flows.pages import standing
-    from nightjar.inference.run.request import make_request
 
-    found = standing.status(make_request(job, date=date, run_id=run_id, scores=False))
+    found = api.status(job, date=date, run_id=run_id)
     emit(found) if as_json else tell(standing.status_text(found))
 
 
@@ -136,12 +141,10 @@ def diff(
     Columns are compared if the job describes them (profile); those that are furthest apart come first. Rows are joined
     by a key; those whose outputs moved most come first.
     """
+    from nightjar.flows import api
     from nightjar.flows.cli import tables
-    from nightjar.inference.history import comparison
-    from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
-    found = comparison.diff(request, before, now, key=key or (), rows=rows)
+    found = api.diff(job, before, now, date=date, key=key or (), rows=rows)
     if as_json:
         emit(found)
         return
@@ -255,3 +258,104 @@ def _record(line: Line) -> LogLine:
 
 def _text(line: Line) -> str:
     return f"{_when(line)} {line.worker} {line.shard or '-'} {line.stream:<4} {line.text}"
+
+
+OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]
+
+
+def report(
+    job: JobArgument,
+    run_id: OptionalRunArgument = None,
+    date: DateOption = None,
+    show: OpenOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Make the report of a night again, as it stands now.
+
+    By default of today's run. The page lies beside the run's manifest, as report.html.
+    """
+    from nightjar.flows.pages import reportfiles
+    from nightjar.flows.reports import ReportWritten
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.storage.protocol import is_local
+
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request.check_owner()
+    made = reportfiles.write(request)
+    if as_json:
+        emit(ReportWritten(request.job.name, request.run_id, made.line.revision, made.line.standing.state, made.page))
+    else:
+        tell(made.page)
+    if show:
+        open_page(made.page if is_local(made.page) else request.storage.read(made.page), request.job.name)
+
+
+def history(
+    job: JobArgument,
+    date: PlaceOption = None,
+    lines: LinesOption = 30,
+    show: OpenOption = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Show the figures of a job's nights side by side.
+
+    The latest date comes first. --open makes a page of them, with a plot of each figure.
+    """
+    from nightjar.flows.cli import tables
+    from nightjar.flows.pages.reportpage import MAX_NIGHTS, by_date, history_page
+    from nightjar.flows.pages.standing import runs_listed
+    from nightjar.inference.history.run_status import list_runs
+    from nightjar.inference.run.request import make_request
+
+    request = make_request(job, date=date, scores=False)
+    most = max(lines, MAX_NIGHTS) if show else lines
+    found = by_date(list_runs(request, most))
+    listed = runs_listed(request, found[:lines])
+    emit(listed) if as_json else out.print(tables.runs(request, listed))
+    if show:
+        page = history_page(request.job.name, request.output, found[:MAX_NIGHTS])
+        open_page(page.encode(), f"{request.job.name}-history")
+
+
+def open_page(page: str | bytes, name: str) -> None:
+    """Open a page in the browser. page: its path, or its content, which is written into a temporary folder."""
+    if isinstance(page, bytes):
+        path = Path(tempfile.mkdtemp(prefix="nightjar-")) / f"{name}.html"
+        path.write_bytes(page)
+        page = str(path)
+    if not webbrowser.open(Path(page).absolute().as_uri()):
+        note_aside(f"no browser could be started; the page is {page}")
+
+
+def evaluate(
+    job: JobArgument,
+    run_id: OptionalRunArgument = None,
+    labels: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--labels",
+            help="File, folder, pattern or table with labels; may be repeated. Default: late_labels.input.",
+        ),
+    ] = None,
+    date: LatestOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Join labels that came later to a night; keep its metrics.
+
+    By default to the latest published night. What is published stays as it is: the metrics lie beside it, and `status`,
+    `runs`, `diff` and the report show the newest. A check on a metric that does not hold is a warning.
+    """
+    from nightjar.flows.pages import reportfiles
+    from nightjar.flows.pages.evaluated import late_text
+    from nightjar.inference.history.evaluation import evaluate_late
+    from nightjar.inference.run.request import make_request
+    from nightjar.inference.validation.evaluations import evaluation_uri
+
+    request = make_request(job, date=date, run_id=run_id, scores=False)
+    night = request.date if date else None
+    made = evaluate_late(request, run_id, night, labels=labels or ())
+    reportfiles.leave(replace(request, run_id=made.run_id, date=made.date), note_aside)
+    if as_json:
+        emit(made)
+    else:
+        tell(late_text(made, evaluation_uri(request.output, made)))

@@ -13,13 +13,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nightjar.flows.cli import (
-    looking,
-    publishing,
-    reporting,
-    running,
-    scheduling,
-)
+from nightjar.flows.cli import looking, publishing, running, scheduling
 from nightjar.flows.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -65,14 +59,14 @@ for command in (
     looking.status,
     looking.runs,
     looking.show,
-    reporting.report,
-    reporting.history,
+    looking.report,
+    looking.history,
     looking.logs,
     running.retry,
     running.replay,
     looking.diff,
     looking.files,
-    reporting.evaluate,
+    looking.evaluate,
     publishing.approve,
     publishing.reject,
     publishing.publications,

@@ -132,15 +132,15 @@ def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
     Raises:
         TablesBehind: A table could not be updated.
     """
+    from nightjar.flows.pages import reportfiles
     from nightjar.flows.pages.advice import check_tables
-    from nightjar.flows.pages.report import writing
     from nightjar.inference.run.publishing import commit_tables
     from nightjar.inference.run.request import make_request
 
     lead_readers(request)
     place = request.date if request.dated else None
     runs = (make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed)
-    writing.renew(runs, note_aside)
+    reportfiles.renew(runs, note_aside)
     check_tables(request, commit_tables(request))
 
 

@@ -27,7 +27,6 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
-    from nightjar.flows.results import Launched
     from nightjar.inference.run.request import RunRequest
 
 
@@ -49,7 +48,7 @@ def run(
     3 held by another writer, 4 published but a table of the job does not show it, 5 a gate asks a person first,
     130 interrupted.
     """
-    from nightjar.flows.start_failures import request_to_begin
+    from nightjar.flows.notifying import request_to_begin
 
     request = request_to_begin(
         job, date=date, run_id=run_id, limit=limit, fresh=fresh, publish=not no_publish, engine=engine
@@ -67,8 +66,8 @@ def retry(
     verbose: VerboseOption = False,
 ) -> None:
     """Score the shards without a result again; publish."""
+    from nightjar.flows.notifying import request_to_begin
     from nightjar.flows.pages.advice import no_run
-    from nightjar.flows.start_failures import request_to_begin
     from nightjar.inference.output.nights import deleted
     from nightjar.inference.output.publications import shown
     from nightjar.inference.output.revisions import newest_revision
@@ -99,7 +98,7 @@ def baseline(
     It is not published, and no check of the job judges it. A check {drift: all, against: baseline} compares nights with
     it. Repeat the command to continue it, or to replace it.
     """
-    from nightjar.flows.start_failures import request_to_begin
+    from nightjar.flows.notifying import request_to_begin
     from nightjar.inference.job.checks import BASELINE
 
     request = request_to_begin(job, date=date, run_id=BASELINE, publish=False, engine=engine, inputs=tuple(inputs))
@@ -107,28 +106,23 @@ def baseline(
 
 
 def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
-    """Run a request, and print the result. Raises as `print_run`."""
-    from nightjar.flows.starting import launched
-
-    with aside(as_json):
-        done = launched(request, ray, out, verbose=verbose, quiet=as_json)
-    print_run(done, as_json)
-
-
-def print_run(done: Launched, as_json: bool) -> None:
-    """Print the result of a run.
+    """Run a request, and print the result.
 
     Raises:
         TablesBehind: The run is published, and a table of the job does not show it.
     """
-    from nightjar.flows.pages import finished
+    from nightjar.flows.starting import launched
+
+    with aside(as_json):
+        done = launched(request, ray, out, verbose=verbose, quiet=as_json)
+    from nightjar.flows.pages import ending
     from nightjar.flows.pages.advice import check_tables
 
     if as_json:
-        emit(finished.run_result(done), one_line=True)
+        emit(ending.run_result(done), one_line=True)
     else:
-        tell(finished.as_text(done))
-    check_tables(done.run.request, done.run.publication.tables_behind)
+        tell(ending.closing_text(done))
+    check_tables(request, done.run.publication.tables_behind)
 
 
 def plan(
@@ -136,12 +130,6 @@ def plan(
     date: DateOption = None,
     run_id: RunOption = None,
     limit: LimitOption = None,
-    measure: Annotated[
-        bool,
-        typer.Option(
-            "--measure", help="Score one shard here, of a language model some rows, and estimate duration and tokens."
-        ),
-    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be scored, without scoring."""
@@ -149,14 +137,12 @@ def plan(
 
     request = make_request(job, date=date, run_id=run_id, limit=limit)
     from nightjar.flows.pages import estimate
-    from nightjar.inference.history.replay import measure_shard
     from nightjar.inference.run.scoring import discover
     from nightjar.inference.run.scoring import plan as plan_run
 
     found = discover(request)
     made = plan_run(request, found)
-    measured = measure_shard(request, found, made.plan) if measure else None
-    planned = estimate.planned(request, found, made, measured)
+    planned = estimate.planned(request, found, made)
     emit(planned) if as_json else tell(estimate.plan_text(planned))
 
 

@@ -88,11 +88,11 @@ def backfill(
 
     Published nights are left alone, and partial ones are continued.
     """
-    from nightjar.flows import starting
+    from nightjar.flows import backfilling
     from nightjar.flows.cli import tables
     from nightjar.flows.cli.options import say
 
-    nights = starting.nights(job, first, last, ray, engine, out, verbose=verbose, quiet=as_json)
+    nights = backfilling.nights(job, first, last, ray, engine, out, verbose=verbose, quiet=as_json)
     if as_json:
         emit(nights, one_line=True)
     else:
@@ -100,4 +100,4 @@ def backfill(
     if said := tables.missing(nights):
         say(said)
         sys.exit(1)
-    starting.check_night_tables(job, nights)
+    backfilling.check_night_tables(job, nights)

@@ -20,8 +20,7 @@ from nightjar.inference.output.visibility import Change, Listed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import RunListed
-    from nightjar.flows.results import Night
+    from nightjar.flows.reports import Night, RunListed
     from nightjar.inference.history.replay import Replayed, Values
 
 
@@ -34,20 +33,25 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 """The columns of the table of shards. The incidents say why a shard failed."""
 
 
-def runs(request: RunRequest, found: Iterable[RunListed]) -> Table:
-    """The table of a job's runs, or nights."""
+def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
+    """The table of a job's runs, or nights, without columns that say nothing; it fits into 80 columns."""
+    columns = ["run", "state", "began", "took", "seen", "shards", "rows", "lost", "metric"]
     rows = []
     for each in found:
         # That it did not pass all gates is in lines of its own: a table has no room beside the state.
         marks = each.marks.replace(", ", "\n")
         state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{marks}"
-        done, metric = f"{each.done_shards:,} of {each.shards:,}", metric_text(each.metric)
-        times = (minute(each.began), duration(each.seconds))
+        shards = f"{each.done_shards:,} of {each.shards:,}" if each.done_shards < each.shards else ""
+        # The year is in the name of a night.
+        times = (minute(each.began)[5:], duration(each.seconds))
+        lost = each.rows_quarantined or ""
         rows.append(
-            (each.run_id, state, *times, each.seen or "nothing", done, each.rows_out, each.rows_quarantined, metric)
+            (each.run_id, state, *times, each.seen or "nothing", shards, each.rows_out, lost, metric_text(each.metric))
         )
-    columns = ["run", "state", "began", "took", "readers see", "shards", "rows", "lost", "metric"]
-    return table_of(f"{request.job.name}: {request.output}", columns, rows, no_wrap=("run", "state"))
+    told = [index for index in range(len(columns)) if not rows or any(row[index] != "" for row in rows)]
+    shown = [[row[index] for index in told] for row in rows]
+    no_wrap = ("run", "state", "began", "took", "seen")
+    return table_of(f"{request.job.name}: {request.output}", [columns[index] for index in told], shown, no_wrap=no_wrap)
 
 
 def shards(found: Sequence[ShardLine], total: int) -> Table:

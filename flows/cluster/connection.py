@@ -12,8 +12,9 @@ import socket
 import tempfile
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +33,12 @@ from nightjar.flows.cluster.local import essence, is_rays, start
 from nightjar.flows.cluster.tasks import (
     LOST,
     POLL_S,
-    OnRay,
     closed,
     driving,
     importing,
     polling,
     raylets,
+    run_task,
     wait_for_imports,
 )
 from nightjar.inference.engine.ray import ALONE
@@ -46,6 +47,7 @@ from nightjar.inference.engine.ray.warming import warmed
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
 from nightjar.inference.job.model import Job
+from nightjar.inference.run.lease import Succession
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring import memory
 
@@ -159,11 +161,11 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
 
 
 @contextmanager
-def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) -> Iterator[OnRay]:
-    """Connect to a run's cluster, and yield what runs the tasks there."""
+def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) -> Iterator[Callable[..., Any]]:
+    """Connect to a run's cluster, and yield what runs a task there, with its arguments, and returns its result."""
     with cluster(address, request.job, env, verbose=False), remote_options(**driving()):
         wait_for_imports()
-        yield OnRay(request)
+        yield partial(run_task, Succession(request.storage, request.run_uri, request.flow_run))
 
 
 @contextmanager

@@ -21,7 +21,6 @@ from nightjar.inference.errors import ClusterLost, NightjarError
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.run.lease import Succession, taken_over
-from nightjar.inference.run.request import RunRequest
 
 T = TypeVar("T")
 
@@ -123,31 +122,15 @@ def call(function: Callable[..., T], *arguments: object) -> T:
     return result
 
 
-class OnRay:
-    """Runs tasks on the cluster. Results go from one task to the next between workers, not through this process."""
-
-    def __init__(self, request: RunRequest) -> None:
-        self._succession = Succession(request.storage, request.run_uri, request.flow_run)
-
-    def done(self, task: Task[Any, Any], *given: Any) -> Any:
-        """Run the task. Returns a reference to its result, which can be an argument of the next task."""
-        future: Any = task.submit(*given)
-        _wait(future, self._succession)
-        return future
-
-    def result(self, done: Any) -> Any:
-        """The result behind a reference."""
-        return done.result()
-
-
-def _wait(future: PrefectRayFuture[Any], succession: Succession) -> None:
-    """Wait until a task has succeeded.
+def run_task(succession: Succession, task: Task[Any, Any], *given: Any) -> Any:
+    """Run a task in the cluster, and return its result. succession: of the run's ledger.
 
     Raises:
         NightjarError: The error that the task raised.
         ClusterLost: The task's process, or the whole cluster, was lost.
         Held: Another writer has taken the run over, and the task has not ended since.
     """
+    future: Any = task.submit(*given)
     needed = lifelines()
     while not has_ended_within(future, _LOOK_S):
         # Ray itself reports this, with the task; but if another head has replaced the lost one, Ray may wait for ever.
@@ -160,7 +143,7 @@ def _wait(future: PrefectRayFuture[Any], succession: Succession) -> None:
     future.wait()
     if future.state.is_crashed():
         raise ClusterLost(how_lost(future.state.data, str(future.state.message)))
-    future.result()
+    return future.result()
 
 
 def has_ended_within(future: PrefectRayFuture[Any], patience_s: float) -> bool:

@@ -10,11 +10,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from nightjar.inference.engine import ENGINES, RAY
-from nightjar.inference.errors import NightjarError, StorageError, TablesBehind, Unanswered
+from nightjar.inference.errors import NightjarError, TablesBehind, Unanswered
 from nightjar.inference.history.run_status import RunLine, Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
-from nightjar.inference.output import publications as publish
-from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.request import RunRequest
 
@@ -165,30 +163,3 @@ def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
         f"`{Commands.here(request).commit}`",
         behind,
     )
-
-
-@dataclass(frozen=True)
-class Aftermath:
-    """The state after a run has failed. seen: what readers see, as a sentence.
-
-    fresh: repeating the run needs `--fresh` again, because it has no revision of its own yet.
-    """
-
-    seen: str
-    fresh: bool
-
-
-def aftermath(request: RunRequest) -> Aftermath:
-    """Find the state after a failure, because a run may fail after its publication."""
-    try:
-        newest = revs.newest_revision(request.storage, request.run_uri)
-        shown = publish.shown(request.storage, request.output, request.run_id)
-    except StorageError:
-        # The storage may be why the run failed, which was reported.
-        said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
-        return Aftermath(said, request.fresh)
-    own = newest is not None and newest.state.planned is not None and newest.begun_by(request.flow_run)
-    fresh = request.fresh and not own
-    if newest is not None and shown is not None and shown.revision == newest.number:
-        return Aftermath(f"Readers see r{newest.number}, the newest of this run, complete.", fresh)
-    return Aftermath("What was committed is kept and nothing new was published.", fresh)

@@ -24,36 +24,40 @@ from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
+from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
-from nightjar.flows.pages.failure import as_page, failure
-from nightjar.flows.pages.finished import as_page as finished_page
-from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.wording import cells, partly, said_of
-from nightjar.flows.results import FinishedRun
-from nightjar.inference.errors import NightjarError, StorageError
-from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine
+from nightjar.flows.pages.wording import cells, describe, said_of
+from nightjar.flows.reports import FinishedRun
+from nightjar.inference.errors import GateFailed, NightjarError, StorageError
+from nightjar.inference.history.night import Report
+from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.messages import counted
-from nightjar.inference.output.revisions import Revision, newest_revision
 from nightjar.inference.records import Event
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.results import Listener, Scored, Verdict
+from nightjar.inference.run.results import Listener
 from nightjar.inference.validation.gates import GateResult
 
 
-def shard_tables(request: RunRequest, revision: int | Revision) -> dict[str, Send]:
-    """The table of shards, and that of retries and quarantined rows, by key, as functions that send them."""
-    report = RunReport(request, revision)
-    shards, incidents = ([_headed(each) for each in lines] for lines in (report.shards(), report.incidents()))
-    total, of = len(report.plan), markdown(request.run_id)
-    shown = f"All {total:,} shards" if len(shards) == total else f"{len(shards):,} of {total:,} shards"
-    left_out = len(incidents) < report.all_incidents
-    more = f" ({len(incidents):,} of {report.all_incidents:,})" if left_out else ""
-    about_shards = f"{shown} of {of}: without result first, then retried, then slowest. "
-    about_shards += f"Complete in `shards-*.parquet` under {code(report.uri)}"
-    about_incidents = f"Failed attempts and quarantined rows of {of}{more}; none is an empty table"
-    return {**_table(request, "shards", shards, about_shards), **_table(request, "retries", incidents, about_incidents)}
+def tables(request: RunRequest, report: Report) -> dict[str, Send]:
+    """The tables of shards, of retries and quarantined rows, and of gates, by key, as functions that send them."""
+    line, of = report.line, markdown(request.run_id)
+    shown = f"All {line.shards:,} shards"
+    if len(report.shards) < line.shards:
+        shown = f"{len(report.shards):,} of {line.shards:,} shards"
+    total = line.failed + line.rows_quarantined + line.rows_partial
+    more = f" ({len(report.incidents):,} of {total:,})" if len(report.incidents) < total else ""
+    about = {
+        "shards": f"{shown} of {of}: without result first, then retried, then slowest. Complete in `shards-*.parquet` "
+        f"under {code(report.uri)}",
+        "retries": f"Failed attempts and quarantined rows of {of}{more}; none is an empty table",
+    }
+    return {
+        **_table(request, "shards", [_headed(each) for each in report.shards], about["shards"]),
+        **_table(request, "retries", [_headed(each) for each in report.incidents], about["retries"]),
+        **gate_table(request, report.gates),
+    }
 
 
 def _table(request: RunRequest, name: str, lines: list[dict[str, Any]], about: str) -> dict[str, Send]:
@@ -71,7 +75,7 @@ _PASSED = {"pass": "yes", "warn": "NO (warns)", "ask": "NO (asks)", "block": "NO
 
 
 def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, Send]:
-    """The table of gates, by key, as a function that sends it."""
+    """The table of gates, by key, as a function that sends it; nothing without a gate."""
     table = [
         {
             "gate": gate.name,
@@ -84,7 +88,7 @@ def gate_table(request: RunRequest, gates: tuple[GateResult, ...]) -> dict[str, 
         }
         for gate in gates
     ]
-    return _table(request, "gates", table, f"Gates of {markdown(request.run_id)}")
+    return _table(request, "gates", table, f"Gates of {markdown(request.run_id)}") if table else {}
 
 
 def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -97,65 +101,51 @@ def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
     ]
 
 
-def show_shards(request: RunRequest) -> None:
-    """Send the tables of shards, and of retries and quarantines, of the run's newest revision."""
-    try:
-        newest = newest_revision(request.storage, request.run_uri)
-        tables = shard_tables(request, newest) if newest is not None else {}
-    except StorageError as error:
-        # If the storage is away or damaged, the step itself, or the next one, reports it.
-        get_run_logger().warning("no tables of the shards: %s", error)
-        return
-    deliver(tables)
-
-
-def show_gates(request: RunRequest, gates: tuple[GateResult, ...]) -> None:
-    """Send the table of gates."""
-    deliver(gate_table(request, gates))
-
-
-def catch_up(request: RunRequest, scored: Scored, verdict: Verdict) -> None:
-    """Send again what was due while the API was away."""
-    name = request.job.name
-
-    def send() -> None:
-        shown = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[flow_run.id]))
-        client = get_client(sync_client=True)
-        known = {artifact.key: artifact for artifact in client.read_artifacts(artifact_filter=shown)}
-        bar, about = known.get(f"{name}-progress"), so_far(request.run_id, scored.progress)
-        if bar is None:
-            create_progress_artifact(100.0, key=f"{name}-progress", description=about)
-        elif bar.description != about:
-            update_progress_artifact(bar.id, 100.0, description=about)
-        due = {**gate_table(request, verdict.gates)}
-        if not {f"{name}-shards", f"{name}-retries"} <= set(known):
-            due |= shard_tables(request, scored.revision)
-        for key, again in due.items():
-            if key not in known:
-                again()
-
-    deliver({"what was missed": send})
-
-
 def show_summary(run: FinishedRun) -> None:
-    """Write the report; send the page that a person reads in the morning."""
+    """Write the report; send the tables, and the page that a person reads in the morning."""
     request = run.request
-    report = writing.leave(request, _warn, finished=run.scored.finished, account=run.account)
-    state, page = finished_page(run, report)
+    report = reportfiles.leave(request, _warn, account=None if run.scored.finished else run.account)
+    state, page = summary(run, report.page if report else "")
+    _deliver_all(request, page, state, tables(request, report) if report else {})
+    if not run.scored.finished:
+        deliver({_bar(request): lambda: _complete(request, run.scored.progress)})
+
+
+def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
+    """Write the report; send the tables, and the page of a run that failed. ray: the cluster that was named."""
+    report = reportfiles.leave(request, _warn)
+    found = failure(Commands(request, ray=ray), error, report.page if report else "")
+    log_remarks(found.facts)
+    due = tables(request, report) if report else {}
+    if isinstance(error, GateFailed):
+        due |= gate_table(request, error.gates)
+    _deliver_all(request, as_page(found, request, str(error)), markdown(found.how), due)
+
+
+def _deliver_all(request: RunRequest, page: str, state: str, more: dict[str, Send]) -> None:
+    """The page comes first, as it says most."""
     key = f"{request.job.name}-summary"
-    deliver({key: lambda: create_markdown_artifact(page, key=key, description=state)})
+    deliver({key: lambda: create_markdown_artifact(page, key=key, description=state), **more})
+
+
+def _bar(request: RunRequest) -> str:
+    return f"{request.job.name}-progress"
+
+
+def _complete(request: RunRequest, progress: Progress) -> None:
+    """Complete the bar of a run that is scored, if the API was away when scoring ended."""
+    of_run, about = ArtifactFilterFlowRunId(any_=[flow_run.id]), so_far(request.run_id, progress)
+    with get_client(sync_client=True) as client:
+        found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=of_run))
+    bar = max((each for each in found if each.key == _bar(request)), key=lambda each: str(each.created), default=None)
+    if bar is None:
+        create_progress_artifact(100.0, key=_bar(request), description=about)
+    elif bar.description != about:
+        update_progress_artifact(bar.id, 100.0, description=about)
 
 
 def _warn(said: str) -> None:
     get_run_logger().warning("%s", said)
-
-
-def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
-    """Write the report; send the page of a run that failed. ray: the cluster that was named."""
-    found = failure(Commands(request, ray=ray), error, writing.leave(request, _warn))
-    key, page = f"{request.job.name}-summary", as_page(found, request, error)
-    log_remarks(found.facts)
-    deliver({key: lambda: create_markdown_artifact(page, key=key, description=markdown(found.how))})
 
 
 def log_remarks(remarks: Iterable[tuple[str, str]]) -> None:
@@ -172,7 +162,7 @@ class ProgressArtifact(Listener):
     """A progress bar in Prefect's UI. A thread sends it, so that a slow or absent API never delays scoring."""
 
     def __init__(self, request: RunRequest) -> None:
-        self._key = f"{request.job.name}-progress"
+        self._key = _bar(request)
         self._run = request.run_id
         self._latest: Progress | None = None
         self._shown = ""
@@ -222,13 +212,8 @@ class ProgressArtifact(Listener):
 
 def so_far(run: str, progress: Progress) -> str:
     """The line below the bar, which says how far the run is."""
-    return (
-        f"{markdown(run)}: {progress.done_shards:,} of {progress.shards:,} shards, "
-        f"{progress.counts.rows_out:,} rows scored, "
-        f"{progress.counts.rows_quarantined:,} quarantined, {partly(progress)}"
-        f"{counted(progress.failed_attempts, 'failed attempt')}"
-        + ("; loading the model" if progress.step == "load" else "")
-    )
+    loading = "; loading the model" if progress.step == "load" else ""
+    return f"{markdown(run)}: {describe(progress)}{loading}"
 
 
 PATIENCE_S = 5.0

@@ -6,31 +6,23 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.escaping import line
-from nightjar.flows.pages.wording import duration, fact_lines, money, rounded, rows_known
-from nightjar.flows.reports import CheckReport, Column, Estimate, PlanReport, Sample, TokenEstimate
+from nightjar.flows.pages.wording import fact_lines, rows_known
+from nightjar.flows.reports import CheckReport, Column, PlanReport, Sample
 from nightjar.inference.arrow_types import type_name
 from nightjar.inference.identity.identity import described
 from nightjar.inference.messages import counted
-from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
-    from nightjar.inference.history.replay import Measured
     from nightjar.inference.input.discovery import Discovery
-    from nightjar.inference.input.plan import Plan
     from nightjar.inference.run.checking import Checked
     from nightjar.inference.run.results import RunPlan
-
-START_S = 20.0
-"""What a run takes besides its model and its rows: starting Ray and Prefect, the steps' own beginning and end. Taken
-from runs of examples/flights on two cores: 32 s, of which loading the model twice, scoring and the audit took 12.
-"""
 
 _SHOWN = 40
 """The most columns of the input that are shown to people."""
 
 
-def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: Measured | None) -> PlanReport:
+def planned(request: RunRequest, discovery: Discovery, made: RunPlan) -> PlanReport:
     """What would be scored."""
     plan, state = made.plan, made.state
     done = len(set(plan.ids()) & state.committed) if state else 0
@@ -46,7 +38,6 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan, measured: 
         rows_per_shard=(min(known, default=0), max(known, default=0)),
         columns=len(discovery.schema),
         again=made.again,
-        measured=_estimate(request, plan, done, measured) if measured else None,
     )
 
 
@@ -77,42 +68,6 @@ def identity_facts(identity: Sequence[str]) -> list[tuple[str, str]]:
     return [("" if index else "identity", each) for index, each in enumerate(identity)]
 
 
-def _estimate(request: RunRequest, plan: Plan, done: int, measured: Measured) -> Estimate:
-    actors = request.job.resources.max_actors
-    # If rows are not counted, each shard is assumed to have as many rows as the measured one.
-    rows = (measured.shard_rows or measured.rows) * len(plan) if plan.uncounted else plan.rows
-    left = rows * (len(plan) - done) / max(1, len(plan))
-    return Estimate(
-        shard=measured.shard,
-        rows=measured.rows,
-        load_s=round(measured.load_s, 3),
-        score_s=round(measured.score_s, 3),
-        rows_per_s=round(measured.rows / max(1e-9, measured.score_s)),
-        start_s=START_S,
-        estimate_s=round(_estimate_s(measured, left, actors), 1),
-        actors=actors,
-        tokens=_tokens(measured, left, prices_of(request.job)) if measured.usage.requests else None,
-    )
-
-
-def _tokens(measured: Measured, rows: float, prices: TokenPrices | None) -> TokenEstimate:
-    """What so many rows would take, by what the measured ones took."""
-    used, times = measured.usage, rows / max(1, measured.rows)
-    return TokenEstimate(
-        rows_measured=measured.rows,
-        measured=used,
-        prompt_tokens=round(used.prompt_tokens * times),
-        output_tokens=round(used.output_tokens * times),
-        cost=round(prices.cost(used) * times, 6) if prices else None,
-        currency=prices.currency if prices else "",
-    )
-
-
-def _estimate_s(measured: Measured, rows: float, actors: int) -> float:
-    """Estimate the seconds. The model is loaded twice, in preflight and then in all actors at once."""
-    return START_S + 2 * measured.load_s + rows / max(1, measured.rows) * measured.score_s / actors if rows else START_S
-
-
 def plan_text(found: PlanReport) -> str:
     """The plan as text for people."""
     low, high = found.rows_per_shard
@@ -130,46 +85,8 @@ def plan_text(found: PlanReport) -> str:
         ("reads", columns_text(found.reads)),
         *identity_facts(found.identity),
         ("note", found.unread),
-        *(_measured_facts(found.measured) if found.measured else ()),
     ]
     return "\n".join([head, *fact_lines(facts)])
-
-
-def _measured_facts(found: Estimate) -> list[tuple[str, str]]:
-    return [
-        (
-            "measured",
-            f"{found.rows:,} rows in {duration(found.score_s)} ({found.rows_per_s:,} rows/s), model loaded in "
-            f"{duration(found.load_s)}: about {duration(found.estimate_s)} with {counted(found.actors, 'actor')}",
-        ),
-        (
-            "",
-            f"counted: {duration(found.start_s)} to start (typical), loading the model twice (preflight, actors), "
-            "reading, scoring; not counted: writing, the audit",
-        ),
-        *(_token_facts(found.tokens, found.actors) if found.tokens else ()),
-    ]
-
-
-def _token_facts(found: TokenEstimate, actors: int) -> list[tuple[str, str]]:
-    """What a language model would take."""
-    used = found.measured
-    told = f"; {counted(used.cut, 'answer')} cut at the most tokens" if used.cut else ""
-    told += f"; {counted(used.failed, 'row')} without outputs" if used.failed else ""
-    return [
-        (
-            "tokens",
-            f"about {rounded(found.prompt_tokens)} in and {rounded(found.output_tokens)} out: an estimate from "
-            f"{counted(found.rows_measured, 'row')} of one shard, which took {used.prompt_tokens:,} in and "
-            f"{used.output_tokens:,} out{told}",
-        ),
-        ("", f"with {actors:,} actors, if the endpoint answers them as fast as one" if actors > 1 else ""),
-        *(
-            [("cost", f"about {money(found.cost, found.currency)}, by the prices in model.cost")]
-            if found.cost is not None
-            else []
-        ),
-    ]
 
 
 def checked(request: RunRequest, discovery: Discovery, found: Checked, notes: Sequence[str]) -> CheckReport:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import fields, replace
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
@@ -31,9 +30,6 @@ from nightjar.inference.run.waiting import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
 from nightjar.inference.validation.manifest import Manifest, read_manifest
-
-if TYPE_CHECKING:
-    pass
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""

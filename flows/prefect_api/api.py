@@ -42,24 +42,28 @@ def ask_api(url: str) -> str:
     Raises:
         ClusterError: The API does not answer, or does not let this command in; no run can report to it.
     """
-    try:
-        with _client(url) as client:
-            if client.server_type == ServerType.CLOUD:
-                client.read_flows(limit=1)  # every read needs the key
-                return ""
-            return str(Version(str(client.request("GET", "/admin/version").json())))
-    except _UNUSABLE as error:
-        raise ClusterError(without_password(_explained(url, error))) from error
+    with _client(url) as client:
+        if client.server_type == ServerType.CLOUD:
+            client.read_flows(limit=1)  # every read needs the key
+            return ""
+        return str(Version(str(client.request("GET", "/admin/version").json())))
 
 
 @contextmanager
 def _client(url: str) -> Iterator[SyncPrefectClient]:
-    """Prefect's own client with its settings, but shorter time-outs, because a person waits for the answer."""
-    with (
-        temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
-        get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
-    ):
-        yield client
+    """Prefect's own client with its settings, but shorter time-outs, because a person waits for the answer.
+
+    Raises:
+        ClusterError: The API does not answer, or does not let this command in.
+    """
+    try:
+        with (
+            temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
+            get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
+        ):
+            yield client
+    except _UNUSABLE as error:
+        raise ClusterError(without_password(_explained(url, error))) from error
 
 
 def _explained(url: str, error: Exception) -> str:
@@ -97,13 +101,11 @@ def check_limit(name: str) -> str:
             f"if {name!r} is not there, the run ends before it scores (`prefect gcl create {name} --limit 1`)"
         )
     ask_api(url)
-    try:
-        with _client(url) as client:
+    with _client(url) as client:
+        try:
             client.read_global_concurrency_limit_by_name(name)
-    except ObjectNotFound as error:
-        raise no_such_limit(name) from error
-    except _UNUSABLE as error:
-        raise ClusterError(without_password(_explained(url, error))) from error
+        except ObjectNotFound as error:
+            raise no_such_limit(name) from error
     return ""
 
 

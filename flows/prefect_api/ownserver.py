@@ -1,14 +1,13 @@
 """The process of a Prefect server that ends with this one, and what it serves.
 
-This module imports nothing of Prefect, so a command can begin the server and import Prefect meanwhile. The server's
-process is this module, run as a program. It uses the user's usual database. A run's server has only the API; that of
-`nightjar serve` also has the pages and the services: scheduling, late runs, automations.
+The server is this module, run as a program. It uses the usual database of the user. The server of a run has only the
+API; that of `nightjar serve` also has the pages and the services: scheduling, late runs, automations.
 
 Whoever may use the API can run code as this user, so the server asks for a password. A file that only this user may
 read has it, and other processes get it by their environment.
 
 Prefect's own temporary server (`SubprocessASGIServer` of 3.8.8) does not serve: it stays when this process is killed,
-Ctrl-C ends it before the run has reported, it has no password, and it begins only after Prefect's import.
+Ctrl-C ends it before the run has reported, and it has no password.
 """
 
 from __future__ import annotations
@@ -35,7 +34,6 @@ if TYPE_CHECKING:
     from prefect.settings.legacy import Setting
 
 USUAL_PORT = 4200
-_API = "PREFECT_API_URL"
 _ASKED, _GIVEN = "PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_AUTH_STRING"
 """The settings with the password that a server asks for, and with the one that a client gives."""
 
@@ -62,14 +60,14 @@ are cut off in the middle: then no server would start any more."""
 
 
 class PrefectApi:
-    """The API that runs report to: the configured one (`use`), or a server of this process's own (`begin`), which ends
-    with the context.
+    """The API that runs report to: the configured one, at this URL, or a server of this process's own (`begin`), which
+    ends with the context.
 
     password: of an own server, `name:password`, as clients and pages must give it; empty for a configured API.
     """
 
-    def __init__(self) -> None:
-        self.url = ""
+    def __init__(self, url: str = "") -> None:
+        self.url = url
         self.password = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._answers = False
@@ -87,12 +85,10 @@ class PrefectApi:
         self.end()
 
     def begin(self, *, complete: bool = False) -> None:
-        """Start its process, unless that is done, and do not wait for it. Raises ClusterError as `passwords`.
+        """Start its process, and do not wait for it. Raises ClusterError as `passwords`.
 
         complete: with pages and services, and at Prefect's usual port if that is free.
         """
-        if self.process is not None:
-            return
         self.password = os.environ.get(_ASKED) or passwords()["Pages"]
         go_past_proxies()
         with listening(None if complete else 0, USUAL_PORT) as shared:
@@ -110,16 +106,6 @@ class PrefectApi:
             )
         # The output is always read, because a full pipe would stop the server at its next warning.
         threading.Thread(target=self._listen, daemon=True, name="nightjar-server-log").start()
-
-    def begin_early(self) -> None:
-        """Begin before Prefect is imported, unless an API seems to be configured; only Prefect itself knows."""
-        if not _seems_configured():
-            self.begin()
-
-    def use(self, configured: str) -> None:
-        """Use the API at this URL, and end a server that has begun."""
-        self.end()
-        self.url, self.password = configured, ""
 
     def wait(self) -> None:
         """Return when an own server answers. A configured API was asked before.
@@ -173,27 +159,10 @@ class PrefectApi:
                 self._said.append(text)
 
 
-def _seems_configured() -> bool:
-    """Whether Prefect's settings have an API; before Prefect is imported, whether its files of settings mention one."""
-    if "prefect.settings" in sys.modules:
-        from prefect.settings import PREFECT_API_URL
-
-        return bool(PREFECT_API_URL.value())
-    if os.environ.get(_API) or os.environ.get("PREFECT_PROFILE"):
-        return True
-    home = _home()
-    profiles = Path(os.environ.get("PREFECT_PROFILES_PATH") or home / "profiles.toml").expanduser()
-    words = {profiles: _API, Path(".env"): _API, Path("prefect.toml"): "", Path("pyproject.toml"): "tool.prefect"}
-    return any(_mentions(path, word) for path, word in words.items())
-
-
-def _home() -> Path:
-    return Path(os.environ.get("PREFECT_HOME") or Path.home() / ".prefect").expanduser()
-
-
 def password_file() -> Path:
     """The file with the passwords of the pages that this user's commands serve."""
-    return _home() / "nightjar-passwords.json"
+    home = os.environ.get("PREFECT_HOME") or Path.home() / ".prefect"
+    return Path(home).expanduser() / "nightjar-passwords.json"
 
 
 def passwords() -> dict[str, str]:
@@ -210,13 +179,6 @@ def passwords() -> dict[str, str]:
 
 def _new_password() -> str:
     return f"nightjar:{secrets.token_urlsafe(24)}"
-
-
-def _mentions(path: Path, word: str) -> bool:
-    try:
-        return path.is_file() and word in path.read_text(errors="replace")
-    except OSError:  # Prefect will say what is wrong with it
-        return True
 
 
 def go_past_proxies() -> None:

@@ -1,11 +1,16 @@
-"""The Prefect API for a command: the configured one, or a server of the command's own (`ownserver`)."""
+"""The Prefect API for a command: the configured one, or a server of the command's own (`ownserver`).
+
+Nothing of Prefect's logs is on the terminal, and in the run's log our own errors are one sentence, without a traceback.
+"""
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from prefect.logging.configuration import setup_logging
 from prefect.settings import (
@@ -18,11 +23,10 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from nightjar.flows.prefect_api import logs
 from nightjar.flows.prefect_api.api import ask_api
 from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.environ import environment, held
-from nightjar.inference.errors import ClusterError
+from nightjar.inference.errors import ClusterError, NightjarError
 
 _EVENT_TRIES = 2
 """How often an event is sent again if the API does not take it. From the fourth time on Prefect waits before each."""
@@ -33,24 +37,22 @@ _OWN_INSTEAD = (
 )
 
 
-def start_api(api: PrefectApi | None = None, *, complete: bool = False) -> PrefectApi:
+def start_api(*, complete: bool = False) -> PrefectApi:
     """Return the configured API if it answers; else an own server that begins, for which `wait` waits.
 
-    api: the one to use, whose server may have begun. complete: start it with pages and services, and at Prefect's usual
-    port if that is free.
+    complete: start it with pages and services, and at Prefect's usual port if that is free.
 
     Raises:
         ClusterError: The configured API does not answer, or does not let this command in.
     """
-    api = api or PrefectApi()
     if configured := PREFECT_API_URL.value():
-        api.use(configured)
         try:
             ask_api(configured)
         except ClusterError as error:
             raise ClusterError(f"{error}{_OWN_INSTEAD}") from error
-    else:
-        api.begin(complete=complete)
+        return PrefectApi(configured)
+    api = PrefectApi()
+    api.begin(complete=complete)
     return api
 
 
@@ -75,7 +77,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[None]:
     ):
         setup_logging()
         if not verbose:
-            logs.quiet()
+            quiet()
         try:
             yield
         finally:
@@ -124,3 +126,50 @@ def _drain() -> None:
 
     for service in (APILogWorker, EventsWorker):
         service.drain_all(timeout=10)
+
+
+def quiet() -> None:
+    """Keep Prefect's logs off the terminal. They go to its API, and the run's page shows them."""
+    logging.raiseExceptions = False  # logs that cannot be sent to the API are not printed either
+    for handler in _terminals():
+        handler.setLevel(logging.CRITICAL + 1)
+
+
+@contextmanager
+def as_found() -> Iterator[None]:
+    """Undo `quiet` at the end, for a program that goes on after the run: flows of its own print as before."""
+    raises, levels = logging.raiseExceptions, {handler: handler.level for handler in _terminals()}
+    try:
+        yield
+    finally:
+        logging.raiseExceptions = raises
+        for handler in _terminals():  # a run makes them anew
+            handler.setLevel(levels.get(handler, logging.NOTSET))
+
+
+def _terminals() -> set[logging.StreamHandler[Any]]:
+    loggers = [logging.getLogger(), *map(logging.getLogger, list(logging.root.manager.loggerDict))]
+    return {
+        handler
+        for logger in loggers
+        for handler in logger.handlers
+        if isinstance(handler, logging.StreamHandler) and type(handler).__module__.startswith("prefect.")
+    }
+
+
+_LOGGERS = ("prefect.flow_runs", "prefect.task_runs", "prefect.engine")
+
+
+def _one_sentence(record: logging.LogRecord) -> bool:
+    """Log our error in place of "exited with unexpected exception" and a traceback of Prefect's own frames."""
+    error = record.exc_info[1] if record.exc_info else None
+    if isinstance(error, NightjarError):
+        record.msg, record.args = f"{type(error).__name__}: {error}", ()
+        record.exc_info, record.exc_text = None, None
+    return True
+
+
+def expect_failures() -> None:
+    """Install the filter. Each process that runs our flow or a task calls this first; a second call does nothing."""
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(_one_sentence)

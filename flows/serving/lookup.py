@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
 
+from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.report import writing
-from nightjar.flows.pages.report.overview import MAX_NIGHTS, Served, ShownNight, by_date, history_page
+from nightjar.flows.pages.reportfiles import job_address
+from nightjar.flows.pages.reportpage import MAX_NIGHTS, by_date, history_page, templates, tone, verdict
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
 from nightjar.inference.job.checks import BASELINE
@@ -15,7 +18,92 @@ from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run.request import RunRequest, is_run_id, make_request
+from nightjar.inference.run.request import is_run_id, make_request
+
+_ORDER = ("asks", "bad", "open", "good")
+"""The jobs that need a person come first."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownNight:
+    """A night. report: the address of its report; empty if nothing of it was begun. needs_person: whether a person must
+    answer or mend it. commands: what a person can do then, each under a word for it.
+    """
+
+    line: RunLine
+    report: str = ""
+    needs_person: bool = False
+    commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+
+    @property
+    def verdict(self) -> str:
+        """How it ended, in a few words."""
+        return verdict(self.line)
+
+    @property
+    def tone(self) -> str:
+        """As of a state; of a night that did not pass all gates, another one."""
+        return tone(self.line.standing.state, self.line.marks)
+
+    @property
+    def asks(self) -> bool:
+        """Whether a person must say yes before it is published."""
+        return self.line.standing.state == "asks"
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A job that is served. path: of its file. schedule: in words. deployment: the address of Prefect's page of it.
+
+    nights: the newest ones, the latest first. problem: why its nights cannot be shown.
+    """
+
+    name: str
+    path: str
+    schedule: str = ""
+    deployment: str = ""
+    nights: tuple[ShownNight, ...] = ()
+    problem: str = ""
+
+    @property
+    def page(self) -> str:
+        """The address of the page of all its nights, from the page of all jobs."""
+        return job_address(self.name)
+
+    @property
+    def last(self) -> ShownNight | None:
+        """Its last night, if it has one."""
+        return self.nights[0] if self.nights else None
+
+    @property
+    def seen(self) -> ShownNight | None:
+        """The newest of the nights shown that readers see."""
+        return next((each for each in self.nights if each.line.shown), None)
+
+    @property
+    def needing(self) -> tuple[ShownNight, ...]:
+        """The nights that need a person."""
+        return tuple(each for each in self.nights if each.needs_person)
+
+    @property
+    def order(self) -> tuple[int, str]:
+        """Its place among the jobs."""
+        asks = any(each.asks for each in self.nights)
+        kind = "asks" if asks else "bad" if self.problem else self.last.tone if self.last else "open"
+        return _ORDER.index(kind), self.name
+
+
+def index_page(jobs: Sequence[Served], prefect: str = "") -> str:
+    """The page. prefect: the address of Prefect's pages."""
+    ordered = sorted(jobs, key=lambda job: job.order)
+    needing = [job for job in ordered if job.problem or job.needing]
+    return templates().get_template("index.html").render(jobs=ordered, needing=needing, prefect=prefect)
+
+
+def problem_page(title: str, said: str) -> str:
+    """The page in place of one that cannot be shown. said: why, and what to do."""
+    return templates().get_template("problem.html").render(title=title, said=said)
+
 
 _SHOWN, _LOOKED_AT = 5, 12
 """The nights of a job on the page of all jobs; and the most runs that are read to find them, as some are no nights."""
@@ -37,7 +125,7 @@ def newest(served: Served) -> Served:
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = []
     for place, line in enumerate(lines[:_SHOWN]):
-        run = writing.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
+        run = reportfiles.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
         night = ShownNight(line=line, report=run and f"{served.page}{run}")
         if night.asks or (place == 0 and night.tone == "bad"):
             night = replace(night, needs_person=True, commands=_commands(served, job, line))
@@ -52,7 +140,7 @@ def nights_page(served: Served) -> str:
     nights = by_date(lines)[:MAX_NIGHTS]
 
     def report(night: RunLine) -> str:
-        return writing.run_address(night.run_id, _place(job, night.date)) if night.revision else ""
+        return reportfiles.run_address(night.run_id, _place(job, night.date)) if night.revision else ""
 
     around = {"All jobs": "../../", **({"Its deployment in Prefect": served.deployment} if served.deployment else {})}
     return history_page(job.name, job.output.uri, nights, around, report)
@@ -67,10 +155,13 @@ def report_page(served: Served, run_id: str, date: str | None) -> str | None:
         JobError: The file of the job is wrong now, or the date.
         StorageError: Its storage refused or failed.
     """
-    request = _request(served, run_id, date)
-    if request is None:
+    job = _job(served)
+    if not is_run_id(run_id):
         return None
-    return writing.made(request, {"All jobs": "../../../", f"All nights of {served.name}": "../"})[1]
+    request = make_request(served.path, date=date if is_dated(job.output.uri) else None, run_id=run_id, scores=False)
+    if not revs.newest_number(request.storage, request.run_uri):
+        return None
+    return reportfiles.made(request, {"All jobs": "../../../", f"All nights of {served.name}": "../"})[1]
 
 
 def _job(served: Served) -> Job:
@@ -78,15 +169,6 @@ def _job(served: Served) -> Job:
     if job.name != served.name:
         raise JobError(f"{served.path}: name: is {job.name} now; start `nightjar serve` again, which serves that job")
     return job
-
-
-def _request(served: Served, run_id: str, date: str | None) -> RunRequest | None:
-    """The run of this name, if anything of it was begun."""
-    job = _job(served)
-    if not is_run_id(run_id):
-        return None
-    request = make_request(served.path, date=date if is_dated(job.output.uri) else None, run_id=run_id, scores=False)
-    return request if revs.newest_number(request.storage, request.run_uri) else None
 
 
 def _lines(served: Served, job: Job, days: int, most: int) -> list[RunLine]:

@@ -23,8 +23,7 @@ from prefect.utilities.urls import url_for
 from rich.console import Console
 
 from nightjar.flows.flow_call import SERVED
-from nightjar.flows.pages.report.overview import Served
-from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, job_address
+from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, job_address
 from nightjar.flows.prefect_api.api import is_away, without_user
 from nightjar.flows.prefect_api.ownserver import PrefectApi, password_file, passwords
 from nightjar.flows.prefect_api.server import reporting_to, start_api
@@ -40,6 +39,7 @@ from nightjar.flows.serving.deploy import (
     schedule_of,
     without_job,
 )
+from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import LOCAL, Place, pages_of, place
 from nightjar.inference.engine import check_name
 from nightjar.inference.environ import environment

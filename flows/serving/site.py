@@ -32,10 +32,9 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from nightjar.flows.pages.report.overview import Served, index_page, problem_page
 from nightjar.flows.prefect_api.api import home
 from nightjar.flows.prefect_api.ownserver import listening, passwords
-from nightjar.flows.serving.lookup import newest, nights_page, report_page
+from nightjar.flows.serving.lookup import Served, index_page, newest, nights_page, problem_page, report_page
 from nightjar.inference.errors import ClusterError, NightjarError
 
 _JOB_S, _PAGE_S = 15.0, 120.0

@@ -1,10 +1,9 @@
-"""Scores in one local process, without Ray: a row again, or one shard to measure."""
+"""Scores a row again, in one local process, without Ray."""
 
 from __future__ import annotations
 
 import os
 import shlex
-import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -12,7 +11,6 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_values
@@ -21,23 +19,18 @@ from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
-from nightjar.inference.input.discovery import WINDOW, Discovery, discover_first
+from nightjar.inference.input.discovery import WINDOW, discover_first
 from nightjar.inference.input.files import with_list
-from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece, source_of
-from nightjar.inference.input.sources.rows import selected
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.predictors import StreamingScorer
 from nightjar.inference.predictors.adapter import naming
-from nightjar.inference.records import NO_USAGE, UNKNOWN, Piece, RowFailure, Shard, Usage
+from nightjar.inference.records import UNKNOWN, Piece, RowFailure, Shard
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
-from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorers
-from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
@@ -49,10 +42,6 @@ _FINDING, _READING, _LOADING, _SCORING = "finding the row", "reading the rows", 
 
 _VALUE_CHARS = 500
 """The longest value of a row that is shown, in characters: an image or a page of text is no help on a terminal."""
-
-ROUNDS = 4
-"""Of a language model so many times as many rows are measured as are asked for at once: with fewer, the wait for the
-slowest ones at the end would be most of the time."""
 
 Values = tuple[tuple[str, str], ...]
 """Columns of a row by name, as text."""
@@ -77,21 +66,6 @@ class _Step:
 
     name: str
     inputs: Values = ()
-
-
-@dataclass(frozen=True)
-class Measured:
-    """One shard scored here, or some of its rows: how many, and seconds to load the model, and to read and score them.
-
-    shard_rows: of the whole shard, if only some were scored, else 0. usage: of language models, for these rows.
-    """
-
-    shard: str
-    rows: int
-    load_s: float
-    score_s: float
-    shard_rows: int = 0
-    usage: Usage = NO_USAGE
 
 
 def replay_row(
@@ -314,59 +288,3 @@ def _rows(first: int, count: int) -> str:
     if count == UNKNOWN:
         return "as many rows as reading it will show"
     return f"rows {first} to {first + count - 1}" if count > 0 else "no rows that can be read"
-
-
-def measure_shard(request: RunRequest, discovery: Discovery, plan: Plan) -> Measured:
-    """Score the first readable shard in a child process, writing nothing. Of language models some of its rows.
-
-    Raises:
-        JobError: no shard can be read, or the model cannot be loaded.
-        ShardError, StorageError: its file cannot be read.
-        RunFailed: the child ended, or the device was lost to it.
-    """
-    shard = next((shard for shard in plan.shards() if shard.rows > 0 or shard.rows == UNKNOWN), None)
-    if shard is None:
-        raise JobError("input.uri: no shard can be read, so none can be measured")
-    with Child(_measure, worker_spec(request, discovery.schema), shard) as child:
-        try:
-            *_, measured = child.answers()
-        except WorkLost as lost:
-            raise RunFailed(f"loading {_uses(request)} and scoring shard {shard.id} {lost.how}") from None
-    assert isinstance(measured, Measured)
-    return measured
-
-
-def _measure(spec: WorkerSpec, shard: Shard) -> Iterator[Measured]:
-    began = time.monotonic()
-    models = _models(spec)
-    loaded = time.monotonic()
-    reads = [read_piece(spec.storage, spec.job, piece, spec.schema) for piece in shard.pieces]
-    joined = JoinedPieces(shard.pieces, reads)
-    if asked := [model.scorer for model in models if isinstance(model.scorer, StreamingScorer)]:
-        yield _asked(shard, joined, models, asked, load_s=loaded - began, read_s=time.monotonic() - loaded)
-        return
-    _finish(score_models(joined.table, models, skip=joined.failures))
-    yield Measured(shard.id, joined.table.num_rows, loaded - began, time.monotonic() - loaded)
-
-
-def _asked(
-    shard: Shard,
-    joined: JoinedPieces,
-    models: Sequence[LoadedModel],
-    scorers: Sequence[StreamingScorer],
-    *,
-    load_s: float,
-    read_s: float,
-) -> Measured:
-    """Ask language models for some rows, from all over the shard: each has its price, and all would be a night's."""
-    everything = joined.table.num_rows
-    readable = [row for row in range(everything) if row not in joined.failures]
-    count = min(len(readable), ROUNDS * max(scorer.requests.most for scorer in scorers))
-    rows = [readable[index * len(readable) // count] for index in range(count)]
-    table = selected(joined.table, np.array(rows, np.int64))
-    began = time.monotonic()
-    _finish(score_models(table, [replace(model, size=BatchSize(max(1, count))) for model in models]))
-    score_s = time.monotonic() - began + read_s * count / max(1, everything)
-    return Measured(
-        shard.id, count, load_s, score_s, everything, NO_USAGE.plus(*(scorer.requests.claimed() for scorer in scorers))
-    )

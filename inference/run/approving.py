@@ -37,14 +37,6 @@ def asked(request: RunRequest) -> Question | None:
     return newest.state.question if newest else None
 
 
-def waits(request: RunRequest) -> Question | None:
-    """The open question of a run's newest revision; None if there is none, or if its deadline has passed."""
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    if newest is None or (question := newest.state.question) is None:
-        return None
-    return None if newest.state.decision is not None or question.lapsed else question
-
-
 def answer(request: RunRequest, *, approved: bool, by: str, note: str = "", name: str = "") -> Answered:
     """Keep a person's answer, and carry it out. A no may be changed to a yes; after a yes there is only `unpublish`.
 

@@ -13,8 +13,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Browser, Page
 from test_report_pages import SIZES
 
-from nightjar.flows.pages.report.overview import Served
 from nightjar.flows.prefect_api.ownserver import passwords
+from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import LOCAL, pages_of, place
 from nightjar.inference import engine
 from nightjar.inference.environ import environment

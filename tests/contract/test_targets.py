@@ -19,11 +19,11 @@ import pytest
 
 import faults
 from faults import FaultyStorage
+from nightjar.flows import starting
+from nightjar.flows.backfilling import check_night_tables
 from nightjar.flows.cli import publishing, running
-from nightjar.flows.pages import standing
-from nightjar.flows.pages.report import writing
-from nightjar.flows.results import FinishedRun, Launched, Night
-from nightjar.flows.starting import check_night_tables
+from nightjar.flows.pages import reportfiles, standing
+from nightjar.flows.reports import FinishedRun, Launched, Night
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget
@@ -335,7 +335,7 @@ def test_a_command_killed_between_publication_and_commit_is_followed_by_one_that
 
 @pytest.mark.parametrize("kind", TARGETS)
 def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_mend_it(
-    lake: Lake, kind: str, capsys: pytest.CaptureFixture[str]
+    lake: Lake, kind: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The readers of the files see the night; `nightjar tables` commits it."""
     ready(lake, kind)
@@ -349,8 +349,9 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
     assert ran.publication.number == lake.snapshot().number == 1
     assert ran.publication.tables_behind == (f"{lake.folder}/table does not show it: no",)
     done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", False)
+    monkeypatch.setattr(starting, "launched", lambda *_, **__: done)
     with pytest.raises(TablesBehind, match=r"readers of the files see it, but .*/table does not show it: no") as late:
-        running.print_run(done, True)
+        running.run(str(lake.job_path), as_json=True)
     assert late.value.exit_code == 4
     said = json.loads(capsys.readouterr().out)
     conforms(said, "run")
@@ -382,17 +383,17 @@ def test_a_night_that_a_table_does_not_show_says_so_on_its_page(lake: Lake, kind
     lake.run(engine="local", storage=storage)
     said = f"{lake.folder}/table shows publication 1, not yet 2"
     command = f"nightjar tables {lake.job_path}"
-    report, page = writing.made(lake.request())
+    report, page = reportfiles.made(lake.request())
     assert [each.publication for each in report.late_tables] == [1]
     assert '<section class="verdict bad"' in page
     assert '<h2 id="verdict">Published as #2, but a table does not show it</h2>' in page
-    earlier = writing.made(lake.request(date=NIGHT))[1]
+    earlier = reportfiles.made(lake.request(date=NIGHT))[1]
     assert '<h2 id="verdict">Published as #1</h2>' in earlier
     for text in (page, earlier):
         assert said in text
         assert f'<dt>commit</dt><dd><code class="command">{command}</code></dd>' in text
     publishing.tables(str(lake.job_path))
-    assert "table</dt>" not in writing.made(lake.request())[1]
+    assert "table</dt>" not in reportfiles.made(lake.request())[1]
 
 
 @pytest.mark.parametrize("kind", TARGETS)
@@ -442,7 +443,7 @@ def test_for_a_night_that_does_not_fit_no_run_of_another_night_fails(lake: Lake,
     with pytest.raises(TablesBehind, match=r"of 2026-11-19 is not in it: the table .* has other columns"):
         publishing.tables(str(lake.job_path))
     assert "table lacks 2026-11-19; " in standing.status_text(standing.status(lake.request()))
-    assert "table lacks 2026-11-19; " in writing.made(lake.request(date="2026-11-20"))[1]
+    assert "table lacks 2026-11-19; " in reportfiles.made(lake.request(date="2026-11-20"))[1]
 
 
 def run_without_table(lake: Lake, date: str) -> None:

@@ -55,7 +55,7 @@ from nightjar.flows.prefect_api.api import (
     is_away,
     require_api,
 )
-from nightjar.flows.prefect_api.ownserver import PrefectApi, server_settings
+from nightjar.flows.prefect_api.ownserver import server_settings
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.inference.errors import (
     ClusterError,
@@ -321,84 +321,18 @@ def test_the_own_server_can_begin_before_prefect_is_imported() -> None:
     assert done.stdout == "[]\n"
 
 
-@pytest.mark.parametrize(
-    ("file", "text", "env", "begins"),
-    [
-        ("", "", {}, True),
-        ("", "", {"PREFECT_API_URL": ""}, True),
-        ("home/profiles.toml", "[profiles.ephemeral]\nPREFECT_SERVER_ALLOW_EPHEMERAL_MODE = true\n", {}, True),
-        ("pyproject.toml", "[project]\nname = 'mine'\n", {}, True),
-        ("", "", {"PREFECT_API_URL": NOWHERE}, False),
-        ("", "", {"PREFECT_PROFILE": "work"}, False),
-        ("home/profiles.toml", f"[profiles.mine]\nPREFECT_API_URL = '{NOWHERE}'\n", {}, False),
-        (
-            "my.toml",
-            f"[profiles.mine]\nPREFECT_API_URL = '{NOWHERE}'\n",
-            {"PREFECT_PROFILES_PATH": "my.toml"},
-            False,
-        ),
-        (".env", f"PREFECT_API_URL={NOWHERE}\n", {}, False),
-        ("prefect.toml", f"[api]\nurl = '{NOWHERE}'\n", {}, False),
-        ("pyproject.toml", f"[tool.prefect.api]\nurl = '{NOWHERE}'\n", {}, False),
-    ],
-)
-def test_a_server_begins_early_only_where_none_seems_to_be_configured(
-    file: str, text: str, env: dict[str, str], begins: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Wherever Prefect reads its settings; else each command would start a process in vain."""
-    monkeypatch.delitem(sys.modules, "prefect.settings")  # as in a command that has not imported it yet
-    for name in ("PREFECT_API_URL", "PREFECT_PROFILE", "PREFECT_PROFILES_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    for name, value in {"PREFECT_HOME": str(tmp_path / "home"), **env}.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "home").mkdir()
-    if file:
-        (tmp_path / file).write_text(text)
-    with PrefectApi() as server:
-        server.begin_early()
-        assert (server.process is not None) == begins
-    ended = -signal.SIGTERM if begins else None
-    assert (server.process and server.process.returncode) == ended, "with the block, and not by force"
-
-
-@pytest.mark.parametrize("url", [NOWHERE, None])
-def test_where_prefect_is_imported_its_settings_count(url: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As in a notebook."""
-    monkeypatch.setenv("PREFECT_API_URL", NOWHERE)
-    with PrefectApi() as server, temporary_settings({PREFECT_API_URL: url}):
-        server.begin_early()
-        assert (server.process is None) == (url is not None)
-
-
-def test_a_server_that_began_early_is_ended_if_another_is_configured() -> None:
-    """By a setting that only Prefect itself sees."""
-    with PrefectApi() as server, door() as url:
-        server.begin()
-        with temporary_settings({PREFECT_API_URL: url, PREFECT_API_AUTH_STRING: SIGN_IN}):
-            assert not start_api(server).own
-        assert server.process is not None
-        assert server.process.poll() is not None
-
-
-def test_a_server_that_began_early_is_the_one_that_is_used_and_is_not_asked_through_a_proxy(
-    own_home: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_own_server_is_not_asked_through_a_proxy(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By nobody: this process with httpx and Prefect's client, or one that it starts."""
     monkeypatch.setenv("PREFECT_HOME", str(own_home))
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     for name, value in {"http_proxy": PROXY, "HTTP_PROXY": PROXY, "no_proxy": "", "NO_PROXY": ""}.items():
         monkeypatch.setenv(name, value)
-    with PrefectApi() as server, temporary_settings(restore_defaults={PREFECT_API_URL}):
-        server.begin_early()
-        begun = server.process
-        api = start_api(server)
-        assert (api, server.process) == (server, begun)
-        with answering(api) as url, client(url) as asked:
-            assert asked.hello().status_code == httpx.codes.OK
-            code = f"import httpx; print(httpx.get('{url}/health').status_code)"
-            child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
-            assert (child.stdout, child.stderr) == ("200\n", "")
+    unset = temporary_settings(restore_defaults={PREFECT_API_URL})
+    with unset, answering(start_api()) as url, client(url) as asked:
+        assert asked.hello().status_code == httpx.codes.OK
+        code = f"import httpx; print(httpx.get('{url}/health').status_code)"
+        child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+        assert (child.stdout, child.stderr) == ("200\n", "")
 
 
 def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Path) -> None:

@@ -17,8 +17,8 @@ from forked import forked
 from nightjar import flows
 from nightjar.flows import nightly_flow
 from nightjar.flows.nightly_flow import nightly
+from nightjar.flows.notifying import FAILED
 from nightjar.flows.pages import standing
-from nightjar.flows.prefect_api.events import FAILED
 from nightjar.flows.prefect_api.server import drain
 from nightjar.inference.errors import ClusterError, Denied, JobError, StorageError, Transient
 from nightjar.inference.run import request, resume

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.failure import as_page, failure
+from nightjar.flows.pages.ending import as_page, failure
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.run.request import RunRequest
@@ -15,4 +15,4 @@ PUBLICATION = Publication(1, 1, "manifest.json")
 
 def failed_page(request: RunRequest, error: NightjarError) -> str:
     """What Prefect is given of a run that failed."""
-    return as_page(failure(Commands(request), error), request, error)
+    return as_page(failure(Commands(request), error), request, str(error))

@@ -8,7 +8,6 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,9 @@ import steps
 import steps as run
 from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from forks import forks_have
-from nightjar.flows.pages import estimate
-from nightjar.flows.pages.finished import as_page, as_text, run_result
-from nightjar.flows.results import FinishedRun, Launched
+from nightjar.flows.pages.ending import closing_text, run_result, summary
+from nightjar.flows.reports import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
-from nightjar.inference.history.replay import measure_shard
-from nightjar.inference.ledger.ledger import State
 from nightjar.inference.predictors.language import answers as reading
 from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.scoring import attempts
@@ -128,16 +124,16 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
 
     server.behave = behave
     ran = ready(lake, server).run()
-    assert not any(line.startswith("  cost") for line in as_text(launched(lake, ran)).splitlines())
+    assert not any(line.startswith("  cost") for line in closing_text(launched(lake, ran)).splitlines())
     job = lake.job_path.read_text()
     prices = {"input_mtok": 100, "output_mtok": 50, "cached_mtok": 10, "currency": "USD"}
     lake.job_path.write_text(job.replace("uses: openai", f"uses: openai\n  cost: {json.dumps(prices)}"))
     done = launched(lake, ran)
     cost = 100 * 2070 / 1e6 + 10 * 300 / 1e6 + 50 * 180 / 1e6
-    assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in as_text(done)
+    assert f"\n  cost       {cost:.4f} USD, by the prices in model.cost\n" in closing_text(done)
     assert (run_result(done).usage.cost, run_result(done).usage.currency) == (round(cost, 6), "USD")
     assert run_result(launched(lake, lake.run())).usage.cost == round(cost, 6), "prices make no result old"
-    text, page = as_text(done), as_page(done.run)[1]
+    text, page = closing_text(done), summary(done.run, "")[1]
     known = "13% from the prefix cache, longest prompt 69"
     tokens = f"60 requests: 2,370 in ({known}), 180 out; answers ended: 59 stop, 1 length"
     rates = r"[\d.,]+ prompts/s, [\d,]+ input tokens/s, [\d,]+ output tokens/s, [\d.]+ ms per output token in a request"
@@ -151,55 +147,9 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
     assert usage.rates.prompts_per_s == pytest.approx(ROWS / seconds, abs=0.001)
     assert usage.rates.input_tokens_per_s == pytest.approx(2370 / seconds, abs=0.001)
     assert f"| cost | {cost:.4f} USD, by the prices in model.cost |" in page
-    again = as_text(launched(lake, lake.run()))
+    again = closing_text(launched(lake, lake.run()))
     assert f"\n  tokens     {tokens}\n" in again
     assert "rates" not in again, "nothing was asked"
-
-
-def test_a_night_is_estimated_from_some_rows_of_one_shard(lake: Lake, server: Server) -> None:
-    """Tokens, time and cost; the rows come from all over the shard, and the rest of it is not paid for."""
-    server.behave = lambda asked: said("x", prompt_tokens=10 + int(asked.text.rsplit(" ", 1)[1]))
-    prices = {"input_mtok": 1000, "output_mtok": 2000, "currency": "EUR"}
-    keys: dict[str, Any] = {"input__shard_rows": 40, "model__requests_in_flight": 2, "model__cost": prices}
-    request = ready(lake, server, **keys, model__batch_size=1, resources__actors=2).request()
-    found = steps.discover(request)
-    made = steps.plan(request, found)
-    measured = measure_shard(request, found, made.plan)
-    rows = [row * 5 for row in range(8)]
-    assert server.asked() == sorted(f"Say text {row}" for row in rows)
-    assert (measured.rows, measured.shard_rows, measured.usage.requests) == (8, 40, 8)
-    planned = estimate.planned(request, found, made, measured)
-    assert planned.measured is not None
-    tokens = planned.measured.tokens
-    assert tokens is not None
-    asked = sum(10 + row for row in rows)
-    assert (tokens.rows_measured, tokens.prompt_tokens, tokens.output_tokens) == (8, asked * ROWS / 8, 3 * ROWS)
-    assert tokens.cost == pytest.approx((1000 * tokens.prompt_tokens + 2000 * tokens.output_tokens) / 1e6)
-    assert estimate.plan_text(planned).splitlines()[-3:] == [
-        "  tokens     about 1,650 in and 180 out: an estimate from 8 rows of one shard, which took 220 in and 24 out",
-        "             with 2 actors, if the endpoint answers them as fast as one",
-        "  cost       about 2.01 EUR, by the prices in model.cost",
-    ]
-
-
-def test_an_estimate_says_what_the_answers_of_its_rows_lack(lake: Lake, server: Server) -> None:
-    """And of a run that is done there is nothing to pay for."""
-
-    def behave(asked: Asked) -> Reply:
-        return fault(400) if asked.text.endswith(" 3") else cut_at(5)(asked)
-
-    server.behave = behave
-    request = ready(lake, server, retry__max_quarantined=0.1).request()
-    found = steps.discover(request)
-    made = steps.plan(request, found)
-    measured = measure_shard(request, found, made.plan)
-    text = estimate.plan_text(estimate.planned(request, found, made, measured))
-    assert text.endswith("out; 1 answer cut at the most tokens; 1 row without outputs")
-    done = replace(made, state=State(committed=set(made.plan.ids())))
-    planned = estimate.planned(request, found, done, measured).measured
-    assert planned is not None
-    assert planned.tokens is not None
-    assert (planned.tokens.prompt_tokens, planned.tokens.output_tokens) == (0, 0)
 
 
 def launched(lake: Lake, ran: Any) -> Launched:

@@ -20,7 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema
 
 from nightjar.flows import reports
 from nightjar.flows.cli.doctor import Finding
-from nightjar.flows.results import Night
+from nightjar.flows.reports import Night
 from nightjar.flows.serving.deploy import Deployed
 from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.jsonform import SELDOM

@@ -34,7 +34,7 @@ OF_TEXTS = ("transformers/loading", "transformers/textmodel", "transformers/text
 OF_FOLDERS = (*OF_TEXTS, "transformers/mediapredictors")
 """The predictors of models in folders, of which only `loading` knows the library that loads them."""
 
-HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3", "matplotlib", "jinja2")
+HEAVY = ("ray", *LIBRARIES, "prefect", "pandas", "boto3", "jinja2")
 
 
 @cache
@@ -96,20 +96,18 @@ ORDER = {
     "flows": (
         "cli",
         "api",
-        "starting",
         "serving",
         "backfilling",
+        "starting",
         "launch",
         "nightly_flow",
         "outcome",
-        "start_failures",
         "notifying",
         "waiting",
         "flow_call",
         "pages",
         "prefect_api",
         "cluster",
-        "results",
         "reports",
     ),
 }
@@ -224,11 +222,9 @@ def importers(room: str, module: str) -> set[str]:
             "prefect_ray",
             {f"flows/cluster/{n}.py" for n in ("__init__", "connection", "tasks")},
         ),
-        ("flows", "matplotlib", {"flows/pages/report/charts.py"}),
-        ("flows", "jinja2", {"flows/pages/report/page.py"}),
+        ("flows", "jinja2", {"flows/pages/reportpage.py"}),
         ("flows", "starlette", {"flows/prefect_api/ownserver.py", "flows/serving/site.py"}),
         ("flows", "uvicorn", {"flows/prefect_api/ownserver.py", "flows/serving/site.py"}),
-        ("inference", "matplotlib", set()),
         ("flows", "torch", set()),
         ("flows", "sklearn", set()),
         ("flows", "boto3", set()),
@@ -294,7 +290,7 @@ def test_help_loads_nothing_heavy(words: list[str]) -> None:
 def test_the_process_of_a_run_on_ray_loads_what_it_uses() -> None:
     """It reads no rows: its workers do. A framework and pandas take a second or more each, before Ray is started."""
     code = "import nightjar.flows.launch, nightjar.flows.cluster.connection"
-    assert not loaded_by(code) & {"pandas", *LIBRARIES, "boto3", "matplotlib"}
+    assert not loaded_by(code) & {"pandas", *LIBRARIES, "boto3"}
 
 
 LOOKS = """

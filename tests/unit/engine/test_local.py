@@ -7,7 +7,6 @@ import os
 import re
 import shlex
 import shutil
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,16 +28,13 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.history.replay import (
-    Measured,
     Replayed,
-    measure_shard,
     replay_row,
 )
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
-from nightjar.inference.ledger.ledger import State
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import plan_in
@@ -208,61 +204,13 @@ def test_what_goes_wrong_before_the_row_is_scored_is_told_as_such(
     assert kind is Transient or str(caught.value).endswith("; row 5 was not scored")
 
 
-def test_a_model_that_cannot_be_loaded_cannot_be_measured_and_is_said(lake: Lake) -> None:
-    request = lake_of(lake, 'raise OSError("no such weights")').request()
-    found = run.discover(request)
-    with pytest.raises(
-        JobError,
-        match=r"^model\.uses: loading model:Model failed with OSError: no such weights \(model.py:\d+, in __init__\)$",
-    ):
-        measure_shard(request, found, run.plan(request, found).plan)
-
-
-def test_a_shard_is_measured_as_a_run_would_score_it(
-    lake: Lake,
-    tmp_path_factory: pytest.TempPathFactory,
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
-    """With the snapshot, where that lies, in another process: what a predictor prints is not what a command says."""
-    monkeypatch.chdir(tmp_path_factory.mktemp("elsewhere"))
-    (lake.folder / "size.json").write_text("3")
-    lake_of(lake, "self.size = open('size.json').read(); print('loaded', self.size)")
-    request = replace(lake.request(), cache=str(lake.folder / "cache"))
-    found = run.discover(request)
-    made = run.plan(request, found).plan
-    (lake.folder / "size.json").unlink()
-    measured = measure_shard(request, found, made)
-    assert (measured.shard, measured.rows) == (made.ids()[0], 1000)
-    assert measured.score_s > 0
-    assert capfd.readouterr() == ("", "loaded 3\n")
-
-
-def test_a_model_that_ends_its_process_cannot_be_measured_and_is_said(lake: Lake) -> None:
-    request = lake_of(lake, called="os._exit(7)").request()
-    found = run.discover(request)
-    with pytest.raises(
-        RunFailed, match=r"^loading model:Model and scoring shard \w+ ended its process \(exit code 7\)"
-    ):
-        measure_shard(request, found, run.plan(request, found).plan)
-
-
-def test_an_estimate_counts_the_start_and_says_what_it_counts(lake: Lake) -> None:
-    """1,000 rows at 100 in a second, in one actor, after the start and twice the model."""
+def test_a_plan_says_what_is_read_and_what_scores(lake: Lake) -> None:
     request = lake_of(lake).request()
     found = run.discover(request)
-    made = run.plan(request, found)
-    planned = estimate.planned(request, found, made, Measured("s", 100, 3.0, 1.0))
-    assert planned.measured.estimate_s == estimate.START_S + 2 * 3.0 + 10.0
-    first, reads, identity, about, counted = estimate.plan_text(planned).splitlines()
+    first, reads, identity = estimate.plan_text(estimate.planned(request, found, run.plan(request, found))).splitlines()
     assert reads.startswith("  reads      id int64")
     assert identity == "  identity   code: model.py (model.uses)"
     assert first.endswith("1 of 1 shards to score, 1,000 rows in 1 file, 1,000 rows a shard")
-    assert about.endswith("model loaded in 3.0 s: about 36 s with 1 actor")
-    assert counted.strip().startswith("counted: 20 s to start (typical), loading the model twice")
-    finished = replace(made, state=State(committed=set(made.plan.ids())))
-    done = estimate.planned(request, found, finished, Measured("s", 100, 3.0, 1.0))
-    assert done.measured.estimate_s == estimate.START_S
 
 
 def test_a_ledger_that_somebody_removed_is_missed_before_anything_is_scored(lake: Lake) -> None:

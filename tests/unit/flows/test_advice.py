@@ -11,7 +11,8 @@ import pytest
 
 import steps as run
 from faults import FaultyStorage, fail
-from nightjar.flows.pages.advice import Commands, aftermath, as_typed, typed
+from nightjar.flows.pages.advice import Commands, as_typed, typed
+from nightjar.flows.pages.ending import aftermath
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import StorageError
 from nightjar.inference.ledger.epochs import open_epoch
@@ -79,7 +80,7 @@ def test_what_was_published_is_not_called_unpublished(published: RunRequest) -> 
 
 
 def test_a_run_that_published_nothing_says_so(lake: Lake) -> None:
-    seen = "What was committed is kept and nothing new was published."
+    seen = "Nothing was scored and nothing new was published."
     assert aftermath(lake.ready().request(date=NIGHT)).seen == seen
 
 

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from nightjar.flows.cli import tables
-from nightjar.flows.results import Night
+from nightjar.flows.reports import Night
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ import pytest
 
 from nightjar import flows
 from nightjar.flows import notifying
-from nightjar.flows.reports import DecisionMade
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.reports import DecisionMade, FinishedRun
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, Held, JobError, RunFailed, Unanswered
 from support import NIGHT, Lake

@@ -16,8 +16,8 @@ from rich.console import Console
 
 from lazily import lazily
 from nightjar.flows import Files, files, status
-from nightjar.flows.prefect_api import logs
-from nightjar.flows.starting import nights
+from nightjar.flows.backfilling import nights
+from nightjar.flows.prefect_api import server
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.output.nights import published
 from support import ROOT, Lake
@@ -126,13 +126,13 @@ def test_dates_and_files_are_records_of_what_the_storage_has(lake: Lake) -> None
 def test_a_run_leaves_what_prefect_prints_as_it_was() -> None:
     """A flow of the program that called `run` prints its logs afterwards, and errors of logging are printed again."""
     setup_logging()
-    before = {type(handler).__name__: handler.level for handler in logs._terminals()}
+    before = {type(handler).__name__: handler.level for handler in server._terminals()}
     assert before
-    with pytest.raises(KeyError), logs.as_found():
+    with pytest.raises(KeyError), server.as_found():
         setup_logging()
-        logs.quiet()
-        assert {handler.level for handler in logs._terminals()} == {logging.CRITICAL + 1}
+        server.quiet()
+        assert {handler.level for handler in server._terminals()} == {logging.CRITICAL + 1}
         assert not logging.raiseExceptions
         raise KeyError("the run failed")
-    assert {type(handler).__name__: handler.level for handler in logs._terminals()} == before
+    assert {type(handler).__name__: handler.level for handler in server._terminals()} == before
     assert logging.raiseExceptions

@@ -18,6 +18,7 @@ from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.inference.errors import Denied, StorageError
+from nightjar.inference.history.night import collect
 from nightjar.inference.history.run_status import standing
 from nightjar.inference.history.run_tables import RunReport, lost
 from nightjar.inference.input.plan import Plan
@@ -169,7 +170,8 @@ def test_the_table_of_retries_in_prefect_says_how_many_of_all_it_has(
     """A part is a request, so that not all are read for a page that a night waits for."""
     sent: dict[str, str] = {}
     monkeypatch.setattr(artifacts, "create_table_artifact", lambda _, key, description: sent.update({key: description}))
-    artifacts.shard_tables(with_sixty_bad_parts(lake).request(), 1)["lake-retries"]()
+    request = with_sixty_bad_parts(lake).request()
+    artifacts.tables(request, collect(request))["lake-retries"]()
     assert sent["lake-retries"].startswith("Failed attempts and quarantined rows of 2026-11-19 (50 of 60); ")
 
 

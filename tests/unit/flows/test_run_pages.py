@@ -9,13 +9,12 @@ import pytest
 from test_report import BAD_ROW, plan_in, scored, writing
 
 from faults import FaultyStorage, fail
-from nightjar.flows.pages import finished
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.artifacts import _bounded, _headed
-from nightjar.flows.pages.failure import after_failure, failure
-from nightjar.flows.pages.report.writing import write
+from nightjar.flows.pages.ending import after_failure, failure, summary
+from nightjar.flows.pages.reportfiles import write
 from nightjar.flows.pages.wording import left_out, money
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.reports import FinishedRun
 from nightjar.inference.errors import GateFailed, JobError, QuarantineFull, ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.ledger.progress import Progress
@@ -85,14 +84,14 @@ def test_the_terminal_names_the_report_of_a_run_that_failed(lake: Lake) -> None:
     scored(lake)
     assert "  report     " not in after_failure(request, lost)
     made = write(request)
-    assert after_failure(request, lost).endswith(f"\n  report     {made.page}")
+    assert f"\n  report     {made.page}\n" in after_failure(request, lost)
 
 
 def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
     """It calls the run what `status` calls it, and offers the command that tries the change."""
     page = failed_page(lake.ready().request(), JobError("model.uses: no module 'xgb'"))
     assert page.startswith("# lake 2026-11-19: rejected\n")
-    assert f"- try: `nightjar check {lake.job_path} --date 2026-11-19`" in page
+    assert f"| try | `nightjar check {lake.job_path} --date 2026-11-19` |" in page
     assert f"`nightjar run {lake.job_path} --run-id 2026-11-19`" in page
 
 
@@ -104,7 +103,7 @@ def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(fa
     assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
     assert line["replay"].endswith(f" --row {BAD_ROW}")
     done = Scored(1, 1, "", Progress(rows=8000, counts=Counts(rows_quarantined=1)))
-    _, published = finished.as_page(FinishedRun(request, done, PUBLISHED, PUBLICATION))
+    _, published = summary(FinishedRun(request, done, PUBLISHED, PUBLICATION), "")
     failed = failed_page(request, QuarantineFull("1 row is quarantined, more than 0"))
     for page in (published, failed):
         (said,) = (each for each in page.splitlines() if each.endswith(f"; `{line['replay']}`"))

@@ -7,7 +7,7 @@ import pickle
 
 import pytest
 
-from nightjar.flows.prefect_api.logs import expect_failures
+from nightjar.flows.prefect_api.server import expect_failures
 from nightjar.inference.errors import GateFailed
 
 

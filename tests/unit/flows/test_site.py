@@ -18,8 +18,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from forked import forked_light
-from nightjar.flows.pages.report.overview import Served, index_page, problem_page
-from nightjar.flows.pages.report.writing import REPORTS_VARIABLE, served_at, write
+from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, served_at, write
+from nightjar.flows.serving.lookup import Served, index_page, problem_page
 from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, Unanswered

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.flows.pages import standing
-from nightjar.flows.pages.failure import after_failure
+from nightjar.flows.pages.ending import after_failure
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ShardsFailed
 from support import Lake

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.flows.pages import finished, standing
+from nightjar.flows.pages import standing
+from nightjar.flows.pages.ending import after_failure, summary
 from nightjar.flows.pages.escaping import markdown
-from nightjar.flows.pages.failure import after_failure
-from nightjar.flows.results import FinishedRun
+from nightjar.flows.reports import FinishedRun
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.history.run_tables import follow, remarks
@@ -473,7 +473,7 @@ def test_the_pages_of_a_run_tell_it(lake: Lake) -> None:
         about = now.writer.state.about
     failed = failed_page(lake.request(), ShardsFailed("7 of 8 shards have no result"))
     scored = Scored(1, 1, "", Progress(), warnings=about.notes(0), again=about.again)
-    _, published = finished.as_page(FinishedRun(lake.request(), scored, PUBLISHED, PUBLICATION))
+    _, published = summary(FinishedRun(lake.request(), scored, PUBLISHED, PUBLICATION), "")
     for word, text in [("again", "model.py changed: 8 of 8 shards are scored again"), ("note", SAID)]:
-        assert f"- {word}: {markdown(text)}" in failed.splitlines()
+        assert f"| {word} | {markdown(text)} |" in failed.splitlines()
         assert f"| {word} | {markdown(text)} |" in published.splitlines()

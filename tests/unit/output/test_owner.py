@@ -14,7 +14,6 @@ import steps as run
 from faults import FaultyStorage, fail
 from nightjar import flows
 from nightjar.flows import starting
-from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import Denied, JobError, Missing, StorageError, Transient
 from nightjar.inference.output.owner import check_writable, claim_output
@@ -94,10 +93,9 @@ def test_a_folder_that_may_not_be_written_is_found_without_a_write(
 def test_it_is_found_before_prefect_or_a_cluster_starts(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     request = lake.ready().request()
     discovery = run.discover(request)
-    with refused(lake.folder, monkeypatch), PrefectApi() as server:
+    with refused(lake.folder, monkeypatch):
         with pytest.raises(JobError, match=r"^output\.uri: "):
-            starting.look_first(request, None, server)
-        assert server.process is None
+            starting.look_first(request, None)
         with pytest.raises(JobError, match=r"^output\.uri: "):
             starting.check(request, discovery, None, False)
         with pytest.raises(JobError, match=r"^output\.uri: "):

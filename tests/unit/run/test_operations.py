@@ -32,7 +32,6 @@ from nightjar.flows import nightly_flow, starting
 from nightjar.flows.cli import running
 from nightjar.flows.flow_call import Call, handing
 from nightjar.flows.nightly_flow import nightly
-from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.identity import snapshots
@@ -420,13 +419,11 @@ def test_a_command_lists_the_input_once_before_the_run(counted: Steps) -> None:
     with_labels(counted.lake)
     counted.lake.write_job(label="late")
     request = counted.request()
-    with PrefectApi() as server:
-        waits = counted.step("look", starting.look_first, request, None, server)
+    waits = counted.step("look", starting.look_first, request, None)
     assert not waits
     assert counted.asked["look"] == LOOK
     counted.lake.write_job(input__wait={"for": "1s", "until": 5})
-    with PrefectApi() as server:
-        waits = starting.look_first(counted.request(), None, server)
+    waits = starting.look_first(counted.request(), None)
     assert waits, "so the flow connects to a cluster once the input is there"
 
 

@@ -62,7 +62,7 @@ def made(
         JobError: The run has no revision.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages.report.page import drawn, report_page
+    from nightjar.flows.pages.reportpage import report_page
 
     report = collect(request, account)
     about = Commands(request)
@@ -72,24 +72,20 @@ def made(
         **about.of_tables(report.late_tables),
         **about.take_back(report.line),
     }
-    return report, report_page(report, drawn(report), commands, around)
+    return report, report_page(report, commands, around)
 
 
-def leave(
-    request: RunRequest, warn: Callable[[str], object], *, finished: bool = False, account: Account | None = None
-) -> str:
-    """Write the report at the end of a run. warn: told in a sentence why there is none. finished: nothing was scored,
-    because all was published before; then a report that is there is left as it is. account: as in `write`. Returns its
-    URI, if there is one.
+def leave(request: RunRequest, warn: Callable[[str], object], account: Account | None = None) -> Report | None:
+    """Write the report at the end of a run, if anything of it was begun. Returns what it says; None if there is none.
+
+    warn: told in a sentence why there is none. account: as in `write`.
     """
     try:
-        if finished and (there := written(request)):
-            return there
         if revs.newest_number(request.storage, request.run_uri):
-            return write(request, account).page
+            return write(request, account)
     except Exception as error:  # noqa: BLE001 - the night has ended as it has, whatever becomes of its page
         warn(f"no report of this night: {type(error).__name__}: {error}; `nightjar report` makes it again")
-    return ""
+    return None
 
 
 def renew(changed: Iterable[RunRequest], warn: Callable[[str], object]) -> None:

@@ -1,14 +1,12 @@
-"""The report of a night as one HTML file: it needs no network, and can be printed."""
+"""The report of a night, and the page of all nights of a job: one HTML file each, which needs nothing else."""
 
 from __future__ import annotations
 
 import json
 import re
 import shlex
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
-from itertools import chain
 from types import MappingProxyType
 from typing import Any
 
@@ -16,16 +14,9 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from nightjar.flows.pages.charts import Chart, account_charts, calibration_chart, drift_chart, trend_charts
 from nightjar.flows.pages.escaping import visible
 from nightjar.flows.pages.evaluated import late_lines, metric_lines, own_lines
-from nightjar.flows.pages.report.charts import (
-    Chart,
-    Drawing,
-    account_charts,
-    calibration_chart,
-    drift_chart,
-    trend_charts,
-)
 from nightjar.flows.pages.wording import (
     details,
     duration,
@@ -61,44 +52,12 @@ ALONE: Mapping[str, str] = MappingProxyType({})
 _BAD = {"failed", "rejected", "killed", "unreadable", "stopped", "silent", "rolled back"}
 
 
-@dataclass(frozen=True, slots=True)
-class Charts:
-    """The plots of one night, by section. missing: those that could not be drawn, and why, a sentence each."""
-
-    drift: tuple[Chart, ...]
-    calibration: Chart | None
-    trends: tuple[Chart, ...]
-    account: tuple[Chart, ...]
-    missing: tuple[str, ...] = ()
-
-
-def drawn(report: Report) -> Charts:
-    """Draw the plots of a night."""
-    drawing = Drawing()
-    drift = [
-        chart
-        for night in report.compared
-        for each in night.columns
-        if each.groups
-        for chart in drawing.of(f"the column {each.column}", drift_chart, each.column, night.called, each.groups)
-    ]
-    evaluation = report.metrics.evaluation if report.metrics else None
-    bins = evaluation.calibration if evaluation else ()
-    calibration = drawing.of("the calibration", calibration_chart, bins) if bins else []
-    account = drawing.of("where the time went", account_charts, report.account) if report.account else []
-    return Charts(
-        drift=tuple(drift),
-        calibration=calibration[0] if calibration else None,
-        trends=tuple(trend_charts(_trends(report), _TRENDS, drawing)),
-        account=tuple(chain(*account)),
-        missing=tuple(drawing.missing),
-    )
-
-
-def report_page(report: Report, charts: Charts, commands: Mapping[str, str], around: Mapping[str, str] = ALONE) -> str:
+def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str, str] = ALONE) -> str:
     """The page of one night. commands: what a person can do, each under a word for it. around: other pages, by name,
     where it is one of several; a file stands alone.
     """
+    evaluation = report.metrics.evaluation if report.metrics else None
+    bins = evaluation.calibration if evaluation else ()
     slowest = report.times.slow.shard if report.times.slow else ""
     return (
         templates()
@@ -117,7 +76,15 @@ def report_page(report: Report, charts: Charts, commands: Mapping[str, str], aro
                 *warnings(report),
             ],
             commands=commands,
-            charts=charts,
+            drift=[
+                drift_chart(each.column, night.called, each.groups)
+                for night in report.compared
+                for each in night.columns
+                if each.groups
+            ],
+            calibration=calibration_chart(bins) if bins else None,
+            trends=trend_charts(_trends(report), _TRENDS),
+            account=account_charts(report.account) if report.account else (),
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
             evaluation=_evaluation(report),
             earlier=_earlier(report),
@@ -223,6 +190,45 @@ def _files(report: Report) -> list[tuple[str, str, str]]:
     return [(kind, name, digest) for kind, held in kinds for name, digest in sorted(held.items())][:_FILES]
 
 
+MAX_NIGHTS = 400
+"""The most nights of the page: a year and a month. The ledger of each is read."""
+
+
+def by_date(lines: Sequence[RunLine]) -> list[RunLine]:
+    """The nights, the latest date first; a run that never began has no date, and comes by its name."""
+    return sorted(lines, key=lambda night: (night.date or night.run_id, night.run_id), reverse=True)
+
+
+def history_page(
+    job: str,
+    output: str,
+    nights: Sequence[RunLine],
+    around: Mapping[str, str] = ALONE,
+    reports: Callable[[RunLine], str] = lambda _: "",
+) -> str:
+    """The page. nights: the latest first. around: other pages, by name, where it is one of several. reports: the
+    address of a night's report; empty if there is none.
+    """
+    template, charts = templates().get_template("history.html"), _charts(nights)
+    return template.render(
+        job=job, output=output, nights=nights, tone=tone, charts=charts, around=around, reports=reports
+    )
+
+
+def _charts(nights: Sequence[RunLine]) -> list[Chart]:
+    """The figures of the published nights, in the order of their dates."""
+    seen = [night for night in reversed(nights) if night.standing.state == "published"]
+    metrics = [(each.date, each.metric) for each in seen if each.metric is not None]
+    name = metrics[-1][1].name if metrics else ""
+    values: dict[str, list[tuple[str, float]]] = {
+        "rows": [(each.date, each.rows) for each in seen],
+        "quarantined": [(each.date, each.rows_quarantined) for each in seen],
+        name: [(date, each.value) for date, each in metrics if each.name == name],
+        "seconds": [(each.date, each.seconds) for each in seen if each.seconds is not None],
+    }
+    return trend_charts(values, len(values))
+
+
 def text(value: Any) -> Any:
     """What a page shows of a value: text with its control characters made visible, and not too long."""
     if not isinstance(value, str) or isinstance(value, Markup):
@@ -252,7 +258,7 @@ def _first_row(gate: GateResult) -> list[tuple[str, str]]:
 def templates() -> Environment:
     """The templates of the pages, which escape what they are given."""
     made = Environment(
-        loader=PackageLoader("nightjar.flows.pages.report"),
+        loader=PackageLoader("nightjar.flows.pages"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

@@ -1,0 +1,394 @@
+"""How a run ended, as one description: published, validated, failed or asking; for the terminal and Prefect's page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from nightjar.flows.pages.advice import Commands
+from nightjar.flows.pages.escaping import address, cell, code, markdown
+from nightjar.flows.pages.evaluated import metric_lines
+from nightjar.flows.pages.reportfiles import served_at, written
+from nightjar.flows.pages.wording import (
+    describe,
+    duration,
+    fact_lines,
+    language,
+    left_out,
+    machines_cost,
+    memory,
+    named_instead,
+    partly,
+    said_of,
+    speed,
+    unfinished,
+    where_time_went,
+)
+from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
+from nightjar.inference.errors import (
+    GateFailed,
+    JobError,
+    NightjarError,
+    RunFailed,
+    StorageError,
+    TakenBack,
+    Unanswered,
+)
+from nightjar.inference.history.run_status import before_it_begins, shown_instead
+from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks, worded
+from nightjar.inference.ledger import endings
+from nightjar.inference.ledger.lines import Question
+from nightjar.inference.ledger.progress import Progress, TokenRates
+from nightjar.inference.messages import counted
+from nightjar.inference.metrics.states import nonfinite_notes
+from nightjar.inference.output import publications
+from nightjar.inference.output import revisions as revs
+from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
+from nightjar.inference.records import as_line
+from nightjar.inference.run.account import workers_cost
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.results import Publication, Verdict
+from nightjar.inference.validation.gates import marked, overruled, warnings
+
+if TYPE_CHECKING:
+    from nightjar.flows.reports import FinishedRun, Launched
+
+_ROWS = 3
+"""The number of rows without a result that are named, with their replay commands; the table has more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a run ended.
+
+    how: in a few words. title: the run and how it ended. seen: of a failed run, what readers see, as a sentence. facts:
+    (word, text). files: (word, URI). commands: word → command. rows: (row, the command that scores it again), of rows
+    that gates refuse or that have no result. report: the URI of its report; empty if there is none.
+    """
+
+    how: str
+    title: str
+    seen: str
+    facts: tuple[tuple[str, str], ...]
+    commands: Mapping[str, str]
+    files: tuple[tuple[str, str], ...] = ()
+    rows: tuple[tuple[str, str], ...] = ()
+    report: str = ""
+
+
+def as_text(found: Ending) -> str:
+    """The text for the terminal, where the error of a failed run was printed before, with its row."""
+    rows = () if found.seen else found.rows[:1]
+    facts = [
+        *found.facts,
+        *found.files,
+        *(("row", said) for said, _ in rows),
+        ("report", found.report),
+        *found.commands.items(),
+    ]
+    return "\n".join([found.seen or found.title, *fact_lines(facts)])
+
+
+def as_page(found: Ending, request: RunRequest, error: str = "") -> str:
+    """The page in Markdown. error: the message of a failed run."""
+    lines = [
+        f"# {markdown(found.title)}",
+        "",
+        *([markdown(error), ""] if error else []),
+        *([found.seen, ""] if found.seen else []),
+        "| | |",
+        "|---|---|",
+        *[f"| {markdown(word)} | {markdown(said)} |" for word, said in found.facts],
+        *[f"| {word} | {code(said, cell=True)} |" for word, said in (*found.files, *found.commands.items())],
+        *([f"| report | [{markdown(found.report)}]({address(found.report)}) |"] if found.report else []),
+        *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
+        *(["", "Rows without a result, or that a gate refuses, the first of them:", ""] if found.rows else []),
+        *[f"- {cell(said)}{f'; {code(replay)}' if replay else ''}" for said, replay in found.rows],
+    ]
+    return "\n".join(lines)
+
+
+def asking_page(request: RunRequest, question: Question) -> str:
+    """What a person is asked, in Markdown, for the form on the run's page."""
+    lines = [f"**{markdown(request.job.name)} {markdown(request.run_id)}**: may it be published?", ""]
+    lines += [f"- {markdown(gate.name)}: {markdown(gate.sentence)}" for gate in question.gates]
+    lines += [f"- {markdown(gate.row)}: {code(gate.replay)}" for gate in question.gates if gate.row]
+    look = Commands(request).show
+    lines += ["", f"No answer until {question.until} counts as a no. More: the artifacts of this run, and {code(look)}"]
+    return "\n".join(lines)
+
+
+# ---- a run that failed, or asks -----------------------------------------------------------------------------
+
+
+def failure(commands: Commands, error: NightjarError, report: str | None = None) -> Ending:
+    """Describe a failed run as it is now.
+
+    report: the URI of its report, empty if it left none; default: looked up.
+    """
+    request = commands.request
+    after = aftermath(request)
+    ended = endings.of_error(error, "")
+    outcome = ended.outcome if ended else endings.FAILED
+    state = "rolled back" if isinstance(error, TakenBack) else outcome if after.known else "never begun"
+    how = f"{outcome} at {ended.where}" if ended and ended.where else outcome
+    return Ending(
+        how=how,
+        title=f"{request.job.name} {request.run_id}: {how}",
+        seen=after.seen,
+        facts=(*after.facts, *_beside(error)),
+        commands=commands.of_error(error, state, fresh=after.fresh),
+        rows=(*_refused_rows(error), *(lost_rows(request, _ROWS) if isinstance(error, RunFailed) else ())),
+        report=written(request) if report is None else report,
+    )
+
+
+def after_failure(request: RunRequest, error: NightjarError, ray: str | None = None) -> str:
+    """The text on what to do after a run has failed. ray: the cluster that was named."""
+    return as_text(failure(Commands.here(request, ray), error))
+
+
+@dataclass(frozen=True, slots=True)
+class Aftermath:
+    """The state after a run has failed, perhaps after its publication.
+
+    seen: what readers see, as a sentence. known: whether the commands that look at runs know of it. fresh: repeating it
+    needs `--fresh` again, because it has no revision of its own yet. facts: how far it came, and what mends it.
+    """
+
+    seen: str
+    known: bool
+    fresh: bool
+    facts: tuple[tuple[str, str], ...] = ()
+
+
+def aftermath(request: RunRequest) -> Aftermath:
+    """Find the state after a failure."""
+    try:
+        newest = revs.newest_revision(request.storage, request.run_uri)
+        if newest is None:
+            said = "Nothing was scored and nothing new was published."
+            return Aftermath(said, before_it_begins(request) is not None, request.fresh)
+        shown = publications.shown(request.storage, request.output, request.run_id)
+        mends = mending(newest, lost(newest))
+    except StorageError:
+        # The storage may be why the run failed, which was reported.
+        said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
+        return Aftermath(said, True, request.fresh)
+    own = newest.state.planned is not None and newest.begun_by(request.flow_run)
+    progress, said = newest.state.progress, "What was committed is kept and nothing new was published."
+    if shown is not None and shown.revision == newest.number:
+        said = f"Readers see r{newest.number}, the newest of this run, complete."
+    so_far = [("so far", describe(progress))] if progress.shards else []
+    facts = (*so_far, *remarks(newest), *(("mend", each) for each in mends))
+    return Aftermath(said, True, request.fresh and not own, facts)
+
+
+def _beside(error: NightjarError) -> list[tuple[str, str]]:
+    """What a person who is asked should know besides: the gates that did not pass either, and only warn."""
+    gates = error.gates if isinstance(error, Unanswered) else ()
+    return [("warning", said) for said in warnings(gate for gate in gates if gate.verdict == "warn")]
+
+
+def _refused_rows(error: NightjarError) -> list[tuple[str, str]]:
+    """The rows that failed gates name, with the commands that score them again."""
+    gates = error.gates if isinstance(error, GateFailed) else ()
+    return [(f"{gate.name}: {said_of(offender)}", offender.replay) for gate in gates for offender in gate.where]
+
+
+def lost_rows(request: RunRequest, most: int) -> list[tuple[str, str]]:
+    """The first rows without a result, as (error and place, the command that scores it again); at most `most`."""
+    try:
+        newest = revs.newest_revision(request.storage, request.run_uri)
+        found = RunReport(request, newest).replays(most) if newest is not None else []
+    except StorageError:
+        return []  # the step itself, or the next one, reports it
+    return [(f"{each.cause}: {each.message} (row {each.row} of {each.file}{_by(each)})", each.replay) for each in found]
+
+
+def _by(row: Incident) -> str:
+    return f", model {row.model}" if row.model else ""
+
+
+# ---- a run that came to its end -----------------------------------------------------------------------------
+
+
+def finished(run: FinishedRun, commands: Commands, report: str = "", notes: Iterable[str] = ()) -> Ending:
+    """Describe a finished run. report: as in `Ending`. notes: what a person should know besides."""
+    request, published = run.request, run.publication.number
+    marks = marked(**overruled(run.verdict.gates))
+    in_quarantine = run.scored.progress.counts.rows_in_quarantine
+    return Ending(
+        how=f"published as #{published}{marks}" if published else "not published",
+        title=_title(run),
+        seen="",
+        facts=(*_figures(run), *_remarks(run, notes)),
+        files=tuple(_files(run)),
+        commands=_next(run, commands),
+        rows=tuple(lost_rows(request, _ROWS)) if in_quarantine else (),
+        report=report,
+    )
+
+
+def closing_text(launched: Launched) -> str:
+    """The closing lines of a command that scored."""
+    run, unreported = launched.run, launched.unreported
+    away = [f"Prefect's page may be wrong, its API was away at the end ({unreported})"] if unreported else []
+    commands = Commands.here(run.request, launched.ray)
+    found = finished(run, commands, written(run.request), away)
+    pages = {} if launched.own_api else {"pages": f"{launched.api_url.removesuffix('/api')} → Runs, and Artifacts"}
+    return as_text(replace(found, commands={**found.commands, **pages}))
+
+
+def summary(run: FinishedRun, report: str) -> tuple[str, str]:
+    """How a finished run ended, in a few words; and the page for the morning. report: as in `Ending`."""
+    mends = f"`{Commands.here(run.request).commit}` commits what is mended"
+    late = [f"published, but {each}; {mends}" for each in run.publication.tables_behind]
+    found = finished(run, Commands(run.request), report, late)
+    return found.how, as_page(found, run.request)
+
+
+def _title(run: FinishedRun) -> str:
+    name = f"{run.request.job.name} {run.request.run_id} r{run.scored.revision}"
+    took = f" in {duration(run.account.wall_s)}" if run.account else ""
+    if run.scored.finished:
+        return f"{name}: everything is committed and published already, nothing was scored{took}"
+    if run.publication.number:
+        return f"{name}: published as #{run.publication.number}{took}{marked(**overruled(run.verdict.gates))}"
+    return f"{name}: scored and validated, not published{took}"
+
+
+def _figures(run: FinishedRun) -> list[tuple[str, str]]:
+    """The figures of a finished run, as (word, text): in the terminal and on the page."""
+    request, scored, progress = run.request, run.scored, run.scored.progress
+    where, prices = request.job.input.where, prices_of(request.job)
+    rows = (
+        f"{progress.rows:,} in = {progress.counts.rows_out:,} out + {progress.counts.rows_quarantined:,} quarantined, "
+        f"{partly(progress)}over {counted(progress.shards, 'shard')}"
+        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
+    )
+    found = [("rows", rows), *([("where", left_out(progress.counts.rows_left_out, where))] if where else [])]
+    if progress.rows_per_s:
+        found.append(("speed", f"{speed(progress)}, on {scored.device}"))
+    if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
+        found.append(("cost", machines_cost(cost)))
+    if run.account is not None:
+        found.append(("time", where_time_went(run.account)))
+    found += language(progress, prices)
+    if progress.memory:
+        found.append(("memory", memory(progress)))
+    if progress.failed_attempts or progress.retries:
+        failed, faults = counted(progress.failed_attempts, "failed attempt"), counted(progress.retries, "fault")
+        found.append(("retries", f"{failed} ({progress.deaths} by a lost process), {faults} overcome in place"))
+    found.append(("gates", _passed(run.verdict)))
+    found += [("warning", said) for said in warnings(run.verdict.gates)]
+    return [*found, *metric_lines(run.verdict.metrics)]
+
+
+def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
+    """What a person should know about how a finished run was scored and published, as (word, text). more: notes."""
+    notes = (
+        *run.scored.warnings,
+        *nonfinite_notes(run.verdict.metrics.columns),
+        *unfinished(run.publication),
+        *_instead(run.request, run.publication),
+        *more,
+    )
+    return worded(run.scored.again, notes)
+
+
+def _files(run: FinishedRun) -> list[tuple[str, str]]:
+    """Where the files of a finished run are, as (word, URI)."""
+    request = run.request
+    folder = revs.revision_uri(request.run_uri, run.scored.revision)
+    return [
+        ("data", f"{folder}/data"),
+        ("shards", f"{request.output}/{run.verdict.shards}"),
+        ("manifest", f"{request.output}/{run.verdict.manifest}"),
+        *([("quarantine", f"{folder}/quarantine")] if run.scored.progress.counts.rows_in_quarantine else []),
+    ]
+
+
+def _instead(request: RunRequest, publication: Publication) -> list[str]:
+    """That another run stands for the date of this one, which is published, and the command that makes way."""
+    if not publication.number:
+        return []
+    with suppress(StorageError, JobError):  # how the run ended is known, and `status` says this, too
+        if found := shown_instead(publications.newest(request.storage, request.output), request.run_id):
+            (command,) = Commands.here(request).make_way(found).values()
+            return [f"published, but {named_instead(found)}; `{command}` makes way for it"]
+    return []
+
+
+def _passed(verdict: Verdict) -> str:
+    """How many gates passed; none blocked, or the run were not finished."""
+    passed = sum(gate.passed for gate in verdict.gates)
+    warn = len(verdict.gates) - passed
+    return f"{passed} of {len(verdict.gates)} passed" + (f", {warn} warned" if warn else "")
+
+
+def _next(run: FinishedRun, commands: Commands) -> dict[str, str]:
+    """What a person can do next, each command under a word for it."""
+    request, steps = run.request, dict[str, str]()
+    if run.scored.progress.counts.rows_in_quarantine:
+        steps["look"] = commands.show
+    if run.publication.number:
+        steps["read"] = commands.command("files", *request.words)
+        if not run.scored.finished:
+            # Not a rollback, which takes back whatever was published last by the time that somebody types it.
+            steps["take back"] = commands.command("unpublish", *request.words)
+    elif request.command == "run" and not request.limit:
+        steps["publish"] = replace(commands, request=replace(request, publish=True)).repeat()
+    return steps
+
+
+def run_result(launched: Launched) -> RunResult:
+    """The record of a finished run; times in seconds."""
+    run = launched.run
+    scored, progress = run.scored, run.scored.progress
+    return RunResult(
+        job=run.request.job.name,
+        run_id=run.request.run_id,
+        revision=scored.revision,
+        state="published" if run.publication.number else "validated",
+        publication=run.publication.number,
+        **progress.counts.by_name,
+        shards=progress.shards,
+        reused_shards=progress.reused_shards,
+        failed_attempts=progress.failed_attempts,
+        retries=progress.retries,
+        deaths=progress.deaths,
+        device=scored.device,
+        again=scored.again,
+        notes=scored.warnings,
+        warnings=tuple(warnings(run.verdict.gates)),
+        tables_behind=run.publication.tables_behind,
+        unreported=launched.unreported,
+        metrics=run.verdict.metrics,
+        manifest=f"{run.request.output}/{run.publication.manifest}",
+        account=run.account,
+        engine=EngineFigures(
+            startup_s=round(scored.startup_s, 3),
+            first_start=round(progress.first_start, 3),
+            steady_s=round(progress.steady_s, 3),
+            rows_per_s=round(progress.rows_per_s),
+            workers=len(progress.memory),
+            resident_mb=progress.resident_mb,
+            proportional_mb=progress.proportional_mb,
+        ),
+        usage=_usage(progress, prices_of(run.request.job)),
+        cost=workers_cost(run.request.job, run.account, progress.scored_rows),
+    )
+
+
+def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
+    used = progress.usage
+    return UsageFigures(
+        **as_line(used),
+        cached_share=round(used.found_in_cache, 4),
+        rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
+        cost=round(prices.cost(used), 6) if prices else None,
+        currency=prices.currency if prices else "",
+    )
