@@ -27,7 +27,6 @@ from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
-from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
 
 
@@ -42,8 +41,8 @@ class Running:
     """Its start as wall time; of the CPU stage, if that has prepared it."""
     began: float
     """Its start on the monotonic clock."""
-    first: Sequence[Future[RowsRead]] = ()
-    """The reads of its first pieces."""
+    reads: Sequence[Future[RowsRead]] = ()
+    """Of its pieces."""
     prepared: bool = False
     retries: int = 0
     """The storage requests that the CPU stage repeated."""
@@ -184,16 +183,17 @@ class Worker:
         started = Started(assignment.shard.id, assignment.attempt.number, self.name)
         return Running(assignment, started, storage, time.time(), time.monotonic())
 
-    def read(self, storage: Storage, pieces: Sequence[Piece]) -> list[Future[RowsRead]]:
-        spec = self.spec
-        return [self.reader.submit(read_piece, storage, spec.job, each, spec.schema, spec.budget) for each in pieces]
+    def read(self, running: Running) -> list[Future[RowsRead]]:
+        """Begin to read the pieces of a shard."""
+        spec, pieces = self.spec, running.assignment.shard.pieces
+        return [
+            self.reader.submit(read_piece, running.storage, spec.job, each, spec.schema, spec.budget) for each in pieces
+        ]
 
-    def join_pieces(
-        self, running: Running, pieces: Sequence[Piece], reading: Sequence[Future[RowsRead]], deadline: float
-    ) -> Generator[Crumb, None, JoinedPieces]:
+    def join_pieces(self, running: Running, deadline: float) -> Generator[Crumb, None, JoinedPieces]:
         """Wait until the pieces are read, and join them."""
-        reads: list[RowsRead] = []
-        for piece, each in zip(pieces, reading, strict=True):
+        pieces, reads = running.assignment.shard.pieces, list[RowsRead]()
+        for piece, each in zip(pieces, running.reads, strict=True):
             self.at = At(running.started, piece.uri)
             if reads:
                 yield from self.in_time(At(running.started, piece.uri, piece.first_row), deadline)

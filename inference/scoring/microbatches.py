@@ -37,7 +37,7 @@ from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer
 
 ALLOWED = 16
-"""The number of broken batches that every attempt may have; finding them takes only seconds."""
+"""The number of broken batches that every table may have; finding them takes only seconds."""
 
 SHARE = 0.5
 """Broken batches allowed per batch scored whole, so that an attempt goes on if each batch fails once, but not its
@@ -45,7 +45,7 @@ halves."""
 
 
 class Cuts:
-    """The batches that one attempt had to cut for another reason than memory.
+    """The batches of one table that had to be cut for another reason than memory.
 
     batches: micro-batches that raised and were scored in parts. broken: batches and parts that raised although no row
     failed alone. whole: batches of several rows that were scored at once. The attempt ends when there are more broken
@@ -117,6 +117,8 @@ class ScoredRows:
     failures: tuple[RowFailure, ...]
     """One for each other row, in input order. Of several models each has one for a row that it could not score, so a
     kept row may have failures, too."""
+    batches_cut: int = 0
+    """The micro-batches that raised and were scored in parts."""
 
 
 def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = lambda _: None) -> T:
@@ -151,7 +153,7 @@ def score_table(
     Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
     Where memory does not suffice, the batch that was cut ahead is scored in parts of the smaller size. skip: row →
     failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the table the
-    index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt. preparer:
+    index in its file, for messages. cuts: counts the batches that raise, and how many may. preparer:
     scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it need not
     prepare. model: the name of the scorer's model, if the job has several.
 
@@ -324,7 +326,7 @@ class _Scoring:
         kept = np.delete(np.arange(rows, dtype=np.int64), failed) if failed else None
         if outputs.num_rows + len(failed) != rows:
             raise AssertionError(f"{rows} rows in, {outputs.num_rows} scored and {len(failed)} failed")
-        return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
+        return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed), self.cuts.batches)
 
 
 def _without(piece: Slice, skipped: list[int]) -> Slice:

@@ -82,16 +82,17 @@ def score_models(
     singly: Mapping[str, range] = {},
     budget: int | None = None,
     at: Callable[[int], int] = int,
-    cuts: Mapping[str, Cuts] = {},
+    cuts: Callable[[], Cuts] = Cuts,
     complete: bool = False,
     ahead: bool = True,
     shipped: Mapping[str, Sequence[Batch]] = {},
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of a scorer and returning `ScoredRows`.
 
-    The other arguments are those of `score_table`: skip holds for all models; died, singly, cuts and shipped are given
-    for each model by its name. budget: of rows, however many models cannot score them. complete: a row that any model
-    cannot score is lost whole. ahead: prepare the next micro-batch while a model computes.
+    The other arguments are those of `score_table`: skip holds for all models; died, singly and shipped are given for
+    each model by its name, and each has `cuts` of its own. budget: of rows, however many models cannot score them.
+    complete: a row that any model cannot score is lost whole. ahead: prepare the next micro-batch while a model
+    computes.
 
     Raises:
         OverBudget, BatchesBroken, NightjarError, ProcessSpoilt: As `score_table`.
@@ -109,7 +110,7 @@ def score_models(
                 singly=singly.get(model.name, _NO_ROWS),
                 budget=budget,
                 at=at,
-                cuts=cuts.get(model.name),
+                cuts=cuts(),
                 preparer=model.preparer,
                 ahead=ahead,
                 shipped=shipped.get(model.name, ()),
@@ -151,7 +152,8 @@ def _side_by_side(
     # A row that was skipped for all models has one failure.
     every = (failure for each in found for failure in each.failures if each is found[0] or failure.row not in skip)
     failures = sorted(every, key=lambda failure: failure.row)
-    return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures))
+    cut = sum(each.batches_cut for each in found)
+    return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures), cut)
 
 
 def _at(outputs: pa.Table, scored: np.ndarray, kept: np.ndarray) -> pa.Table:

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 
 import numpy as np
@@ -207,9 +207,8 @@ def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
         scored = score_sample(worker, read, piece.first_row, worker.models)
     except (ShardError, StorageError, BatchesBroken):
         return  # the passes find it
-    sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
-    sample.add(JoinedPieces([piece], [read]), scored)
-    rows = sample.table().select(columns_of(spec.job, spec.schema.names))
+    sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)), JoinedPieces([piece], [read]), scored)
+    rows = sample.table.select(columns_of(spec.job, spec.schema.names))
     if rows.num_rows:
         _check_figures(spec.job, try_all(spec, rows))
 
@@ -354,7 +353,7 @@ def score_sample(worker: ShardWorker, read: RowsRead, first: int, models: Sequen
             [replace(model, size=BatchSize(model.size.most), preparer=None) for model in models],
             skip=read.failures,
             at=lambda row: first + read.index(row),
-            cuts={model.name: Cuts(allowed=0, share=0.0) for model in models},
+            cuts=partial(Cuts, allowed=0, share=0.0),
             complete=worker.spec.job.output.rows == "all",
         )
     )

@@ -70,7 +70,7 @@ class PreparingWorker(Worker):
     def _prepared(self, running: Running) -> Generator[Event, None, Parcel]:
         pieces = running.assignment.shard.pieces
         deadline = time.monotonic() + self.spec.job.retry.shard_s
-        joined = yield from self.join_pieces(running, pieces, self.read(running.storage, pieces), deadline)
+        joined = yield from self.join_pieces(replace(running, reads=self.read(running)), deadline)
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(joined.failures)
         for job, step, size in zip(model_jobs(self.spec.job), self._opened.loaded, self._sizes, strict=True):
@@ -182,27 +182,19 @@ class AcceptingWorker(ShardWorker):
         shard = running.assignment.shard
         self.turn_to(running.started)
         self.at = At(running.started, shard.pieces[-1].uri)
-        assembly, joined = Assembly(self.spec, shard), JoinedPieces(shard.pieces, parcel.reads)
+        joined = JoinedPieces(shard.pieces, parcel.reads)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
             with self.watchdog, answering(self.scorers, self.watchdog):
-                scored = drained(self.score_joined(running, joined, parcel.batches, assembly, deadline))
+                scored = drained(self.score_joined(running, joined, parcel.batches, deadline))
         except SystemExit as left:
             self._over = True
             raise ProcessSpoilt("SystemExit", f"the model's code calls sys.exit({left.code!r})") from None
         except ProcessSpoilt:
             self._over = True  # before the next shard has its turn
             raise
-        return partial(self._finish, running, assembly, joined, scored, self.ceilings())
+        return partial(self._finish, running, joined, scored, self.ceilings())
 
-    def _finish(
-        self,
-        running: Running,
-        assembly: Assembly,
-        joined: JoinedPieces,
-        scored: ScoredRows,
-        ceilings: tuple[int, ...],
-    ) -> Event:
+    def _finish(self, running: Running, joined: JoinedPieces, scored: ScoredRows, ceilings: tuple[int, ...]) -> Event:
         """Put a shard together and write it, in the writing thread."""
-        assembly.add(joined, scored)
-        return self.write(running, assembly, ceilings)
+        return self.write(running, Assembly(self.spec, running.assignment.shard, joined, scored), ceilings)

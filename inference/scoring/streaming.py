@@ -153,10 +153,10 @@ class _Shard:
         worker, running = self._worker, self._running
         shard, (model,), spec = running.assignment.shard, worker.models, worker.spec
         reads = []
-        for reading in worker.read(running.storage, shard.pieces):
+        for reading in worker.read(running):
             self.watchdog.calling()
             reads.append(reading.result())
-        joined, assembly = JoinedPieces(shard.pieces, reads), Assembly(spec, shard)
+        joined = JoinedPieces(shard.pieces, reads)
         self.watchdog.calling()
         rows = joined.table.num_rows
         asking = replace(model, columns=(*model.columns, _PLACE), scorer=self._outputs, preparer=None)
@@ -166,12 +166,10 @@ class _Shard:
             skip=joined.failures,
             budget=spec.budget,
             at=joined.at,
-            cuts=assembly.cuts,
         )
         scored = drained(steps, lambda _: self.watchdog.calling())
         self.watchdog.calling()
-        assembly.add(joined, scored)
-        return assembly
+        return Assembly(spec, shard, joined, scored)
 
     def _outputs(self, table: pa.Table) -> dict[str, pa.Array]:
         """The outputs of rows. If the preprocess raises, or an output does not fit, halves of them are tried, down to

@@ -30,7 +30,6 @@ from nightjar.inference.records import (
     Event,
     Failed,
     Part,
-    Piece,
     Receipt,
     RowFailure,
     Spent,
@@ -53,14 +52,6 @@ _MEASURED_S = 10.0
 SWITCH_S = 0.0005
 """Seconds for which another thread keeps Python while the one that calls the model waits for it: a tenth of Python's
 default, because a model on a GPU waits so long each time that it comes back from the device."""
-
-
-def _together(assignment: Assignment) -> list[tuple[Piece, ...]]:
-    """The pieces that are scored as one table. Those of a suspect are read and scored one by one: one of them may kill
-    the process.
-    """
-    pieces = assignment.shard.pieces
-    return [(piece,) for piece in pieces] if assignment.attempt.crumbs else [pieces]
 
 
 class ShardWorker(Worker):
@@ -157,27 +148,20 @@ class ShardWorker(Worker):
             return None
         running = self.begin(assignment)
         yield running.started
-        (first, *_) = _together(assignment)
-        return replace(running, first=self.read(running.storage, first))
+        return replace(running, reads=self.read(running))
 
     def _score(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
         shard = running.assignment.shard
         self.turn_to(running.started)
-        assembly = Assembly(self.spec, shard)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
-            reading = running.first
-            groups = _together(running.assignment)
-            for pieces, following in zip(groups, (*groups[1:], None), strict=True):
-                joined = yield from self.join_pieces(running, pieces, reading, deadline)
-                scored = yield from self.score_joined(running, joined, {}, assembly, deadline)
-                self.at = At(running.started, pieces[-1].uri)
-                if running.alone:
-                    yield Crumb(shard.id, pieces[0].uri, pieces[0].first_row, 0)
-                assembly.add(joined, scored)
-                if following:
-                    reading = self.read(running.storage, following)
+            joined = yield from self.join_pieces(running, deadline)
+            scored = yield from self.score_joined(running, joined, {}, deadline)
+            self.at = At(running.started, shard.pieces[-1].uri)
+            if running.alone:
+                yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
+            assembly = Assembly(self.spec, shard, joined, scored)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
             return None
@@ -188,25 +172,22 @@ class ShardWorker(Worker):
         running: Running,
         joined: JoinedPieces,
         shipped: Mapping[str, Sequence[Batch]],
-        assembly: Assembly,
         deadline: float,
     ) -> Generator[Crumb, None, ScoredRows]:
         """Score rows that were read, with crumbs if the shard is suspected. shipped: each model's prepared batches."""
         attempt = running.assignment.attempt
         died: dict[str, dict[int, RowFailure]] = {}
         for rows in attempt.skip:
-            if (at := joined.row(rows.uri, rows.row)) is not None:
-                died.setdefault(rows.model, {})[at] = rows.as_failure()
-        first = joined.pieces[0]
+            died.setdefault(rows.model, {}).update(dict.fromkeys(joined.within(rows.uri, rows.row), rows.as_failure()))
+        alone = attempt.singly
         steps = score_models(
             joined.table,
             self.models,
             skip=joined.failures,
             died=died,
-            singly={each.name: joined.of_first(attempt.singly_in(first, each.name)) for each in self.models},
+            singly={alone.model: joined.within(alone.uri, alone.row, alone.rows)} if alone else {},
             budget=self.spec.budget,
             at=joined.at,
-            cuts=assembly.cuts,
             complete=self.spec.job.output.rows == "all",
             ahead=not running.alone,
             shipped=shipped,
@@ -232,8 +213,8 @@ class ShardWorker(Worker):
         """
         storage = running.storage
         try:
-            table = output.table()
-            metrics, division = output.metrics(table), self._divided(table)
+            table = output.table
+            metrics, division = output.metrics(), self._divided(table)
             self._check_epoch(storage)
             self._opened.check()
             witness.refuse(strict=self.spec.job.identity.strict)
@@ -268,8 +249,8 @@ class ShardWorker(Worker):
             seconds=round(max(0.0, seconds), 3),
             started_at=round(running.at, 3),
             retries=running.retries + storage.retries,
-            batches_cut=sum(cuts.batches for cuts in output.cuts.values()),
-            rows_partial=output.partial,
+            batches_cut=output.scored.batches_cut,
+            rows_partial=output.failed - output.lost,
             ceilings=ceilings,
             resident_mb=resident,
             proportional_mb=proportional,
