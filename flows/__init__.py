@@ -6,9 +6,8 @@ call from a flow of your own, or to deploy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nightjar.inference.lazy import public
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nightjar.flows.api import approve, backfill, baseline, diff, evaluate, files, reject, run, status
@@ -52,7 +51,11 @@ _NAMES = {
 
 _MODULES = {name: f"nightjar.{module}" for module, names in _NAMES.items() for name in names}
 
-__getattr__ = public(__name__, _MODULES)
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

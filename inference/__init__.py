@@ -8,9 +8,8 @@ errors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nightjar.inference.lazy import public
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from nightjar.inference.engine.protocol import Engine
@@ -80,7 +79,11 @@ _NAMES = {
 
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
-__getattr__ = public(__name__, _MODULES)
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from nightjar.inference import witness
 from nightjar.inference.engine import opened
 from nightjar.inference.errors import JobError, NightjarError, SchemaMismatch, ShardError, StorageError, Transient
 from nightjar.inference.input.discovery import Discovery
@@ -26,6 +25,7 @@ from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import read_schema
 from nightjar.inference.scoring.preflight import SAMPLE_ROWS, samples
 from nightjar.inference.validation.evidence import judge_input
+from nightjar.inference.witness.seen import sentences
 
 
 @dataclass(frozen=True)
@@ -104,7 +104,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         refuse_broken(request.job, sampled)
     refuse_external_reads(request.job, loaded.outside)
     warnings = [*told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
-    warnings += witness.sentences(loaded.outside)
+    warnings += sentences(loaded.outside)
     warnings += [
         gate.sentence for gate in judge_input(request.storage, request.job, request.date, discovery) if not gate.passed
     ]

@@ -16,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference import witness
 from nightjar.inference.errors import NightjarError, OverBudget, ProcessSpoilt, ShardTooSlow
 from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.input.sources.rows import RowsRead
@@ -29,6 +28,7 @@ from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.retrying import RetryingStorage
+from nightjar.inference.witness import audit as witness
 
 
 @dataclass(frozen=True, slots=True)

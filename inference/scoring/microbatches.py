@@ -33,7 +33,6 @@ from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.predictors.outputs import RowsRaised
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer
 
 ALLOWED = 16
@@ -42,6 +41,23 @@ ALLOWED = 16
 SHARE = 0.5
 """Broken batches allowed per batch scored whole, so that an attempt goes on if each batch fails once, but not its
 halves."""
+
+
+class BatchSize:
+    """The largest micro-batch, kept from table to table, so that running out of memory happens only once.
+
+    most: the rows in use. forced: the same if lack of memory reduced them, else 0.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"a micro-batch has at least one row, not {most}")
+        self.most = most
+        self.forced = 0
+
+    def force(self, most: int) -> None:
+        """Reduce the size, because memory did not suffice for more than this."""
+        self.most = self.forced = most
 
 
 class Cuts:

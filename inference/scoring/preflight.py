@@ -16,7 +16,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import witness
 from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
@@ -41,12 +40,12 @@ from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained
+from nightjar.inference.scoring.microbatches import BatchSize, Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
 from nightjar.inference.scoring.prepared_batches import Pickled
 from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.witness import audit as witness
 
 SAMPLE_ROWS = 32
 _ASKED_ROWS = 8

@@ -17,17 +17,18 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from nightjar.inference import witness
 from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started, Usage
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
+from nightjar.inference.scoring.models import batch_size
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
 from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.witness import audit as witness
 
 PARCEL_BYTES = 512 << 20
 """What a parcel may hold before nothing is added to it: the actor prepares the rest, which bounds the object store."""

@@ -21,7 +21,7 @@ from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.records import Crumb, Event, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.attempts import At
-from nightjar.inference.scoring.batchsize import BatchSize
+from nightjar.inference.scoring.microbatches import BatchSize
 from nightjar.inference.scoring.prepared_batches import PreparingThread
 from nightjar.inference.scoring.worker import ShardWorker
 

@@ -18,7 +18,6 @@ from itertools import chain
 
 import pyarrow as pa
 
-from nightjar.inference import witness
 from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import hive
@@ -44,6 +43,7 @@ from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.witness import audit as witness
 
 _MEASURED_S = 10.0
 """Seconds between two measurements of memory, for which the system looks at each page of the process."""

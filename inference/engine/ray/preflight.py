@@ -11,10 +11,10 @@ import ray
 import ray.exceptions
 
 from nightjar.inference import predictors
+from nightjar.inference.engine.protocol import Take, try_model
 from nightjar.inference.engine.ray.capacity import Demand
 from nightjar.inference.engine.ray.processes import capture, gather
 from nightjar.inference.engine.ray.warming import taken
-from nightjar.inference.engine.trial import Take, try_model
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Piece
@@ -36,7 +36,7 @@ _STREAMED: dict[str, Any] = {"num_returns": "streaming", "_generator_backpressur
 
 
 def preflight(spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
-    """As `trial.try_model`, in a process of the cluster.
+    """As `protocol.try_model`, in a process of the cluster.
 
     Raises:
         JobError, ClusterLost: As there.
@@ -82,7 +82,7 @@ def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> I
 
 
 def _take(answers: Any, patience_s: float) -> Outcome | Ready | None:
-    """As `trial.Take`."""
+    """As `protocol.Take`."""
     if not ray.wait([answers], timeout=patience_s)[0]:
         raise TimeoutError
     try:

@@ -87,7 +87,6 @@ ORDER = {
         "jsonform",
         "errors",
         "messages",
-        "lazy",
         "stopwatch",
         "garbage",
         "environ",

@@ -13,8 +13,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
 from nightjar.inference.scoring.assembly import JoinedPieces
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
 from support import Lake
 
 TYPES = {"score": pa.int64()}

@@ -22,8 +22,7 @@ from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
 from nightjar.inference.run.failures import Underway
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import Ahead, Cuts, drained
+from nightjar.inference.scoring.microbatches import Ahead, BatchSize, Cuts, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThread
 from nightjar.inference.scoring.suspects import Attempt, Rows, next_attempt

@@ -27,7 +27,6 @@ from faults import (
     fail,
     pause,
 )
-from nightjar.inference import witness
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.input.sources.reading import read_piece
@@ -57,6 +56,7 @@ from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.witness import audit as witness
 from nightjar.inference.witness.seen import PER_FOLDER
 from support import Lake, OneStep, wait_until
 
