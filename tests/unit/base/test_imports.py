@@ -184,7 +184,7 @@ def importers(room: str, module: str) -> set[str]:
             "ray",
             {
                 f"inference/engine/ray/{name}.py"
-                for name in ("capacity", "engine", "internals", "passes", "preflight", "processes", "warming")
+                for name in ("capacity", "engine", "internals", "passes", "processes", "warming")
             },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),
