@@ -186,7 +186,7 @@ def score_table(
     for row in skipped:
         if not 0 <= row < table.num_rows:
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
-        scoring.fail(row, replace(skip[row], row=row))
+        scoring.skip(row, skip[row])
 
     if preparer:
         preparer.start(shipped)
@@ -239,19 +239,12 @@ class Slice:
 class _Raised:
     """What a scorer raised, as text: holding the exception would hold its frames and their memory.
 
-    unaligned: why its values cannot be assigned to its rows, if they cannot. where: as in `RowFailure`.
+    failure: as that of row 0. unaligned: why its values cannot be assigned to its rows, if they cannot.
     """
 
     memory: bool
-    error: str
-    message: str
-    traceback: str
+    failure: RowFailure
     unaligned: str = ""
-    where: str = ""
-
-    def failure(self, row: int, model: str = "") -> RowFailure:
-        """As that of one row."""
-        return RowFailure(row, self.error, self.message, self.traceback, model=model, where=self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +293,7 @@ class _Scoring:
             if isinstance(outcome, _Scored):
                 self.chunks.append(outcome.columns)
                 for row, raised in outcome.raised.items():
-                    self.fail(now.rows[row], raised.failure(now.rows[row], self.model))
+                    self.fail(now.rows[row], raised.failure)
                 self.cuts.whole += several
             elif several:
                 self.cuts.batches += ready is not None
@@ -309,10 +302,10 @@ class _Scoring:
                 if outcome.memory:
                     # One row too large for memory says nothing of the others: they keep their batches.
                     size.most, size.forced = before
-                failure = outcome.failure(now.rows[0], self.model)
+                failure = outcome.failure
                 if around and outcome.unaligned:
-                    failure = replace(failure, message=clip(f"{around}; for this row alone, {outcome.message}"))
-                self.fail(failure.row, failure)
+                    failure = replace(failure, message=clip(f"{around}; for this row alone, {failure.message}"))
+                self.fail(now.rows[0], failure)
 
     def _halves(self, batch: Slice, raised: _Raised, around: str) -> Generator[Ahead, None, None]:
         """Score a batch that raised in two parts."""
@@ -323,10 +316,15 @@ class _Scoring:
         yield from self.rows(batch.part(0, half), around=around)
         yield from self.rows(batch.part(half, len(batch.rows)), around=around)
         if len(self.failures) == failed:
-            self.cuts.broke(named, raised.failure(0).said, around if raised.unaligned else "")
+            self.cuts.broke(named, raised.failure.said, around if raised.unaligned else "")
 
     def fail(self, row: int, failure: RowFailure) -> None:
-        self.failures[row] = failure
+        """The scorer raised for a row. failure: as of any row."""
+        self.skip(row, replace(failure, model=self.model))
+
+    def skip(self, row: int, failure: RowFailure) -> None:
+        """A row is not scored."""
+        self.failures[row] = replace(failure, row=row)
         if self.budget is not None and len(self.failures) > self.budget:
             first = min(self.failures)
             raise over_budget(self.failures, self.budget, self.at(first) - first)
@@ -398,4 +396,4 @@ def _raised(error: BaseException, *, own: bool = False) -> _Raised:
         said = str(error)
     unaligned = error.found if isinstance(error, Unaligned) else ""
     name, text = utf8(type(error).__name__), traceback_of(error, skip=own)
-    return _Raised(is_memory(error), name, clip(utf8(said)), text, unaligned, raised_at(error))
+    return _Raised(is_memory(error), RowFailure(0, name, clip(utf8(said)), text, where=raised_at(error)), unaligned)
