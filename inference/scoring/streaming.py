@@ -129,6 +129,7 @@ class _Shard(ShardWorker):
     def __init__(self, whole: StreamingWorker, assignment: Assignment, arrived: SimpleQueue[Event]) -> None:
         super().__init__(whole.spec, turn_to=whole.turn_to, beside=whole)
         self.models = tuple(replace(each, size=BatchSize(_ALL_ROWS)) for each in self.models)
+        self.reader = whole.reader
         self.running = self.begin(assignment)
         self.at = At(self.running.started, assignment.shard.pieces[0].uri)
         self.thread = Thread(target=self._run, daemon=True, name="nightjar-shard")
@@ -153,10 +154,10 @@ class _Shard(ShardWorker):
             raise
 
     def events(self, _: Iterable[Assignment]) -> Iterator[Event]:
-        result = yield from self._score(replace(self.running, reads=self.read(self.running)))
+        result = yield from self.score_shard(replace(self.running, reads=self.read(self.running)))
         if result is not None:
             self._behind = self.running.started, result
-            yield from self._written()
+            yield from self.written()
 
     def _run(self) -> None:
         try:
@@ -165,6 +166,7 @@ class _Shard(ShardWorker):
             self.ended.set_result(None)
         except BaseException as error:  # noqa: BLE001 (whoever waits for the shard raises it)
             self.ended.set_exception(error)
+        self.writer.shutdown(wait=False)
 
     def _timed(self, event: Event) -> Event:
         return event  # the time of several shards is not that of one

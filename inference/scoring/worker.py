@@ -124,16 +124,16 @@ class ShardWorker(Worker):
             # Nothing else is read or written while a suspect is scored, because it may kill the process.
             alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
             following = None if alone else (yield from self._begin(upcoming))
-            result = yield from self._score(running)
-            yield from self._written()
+            result = yield from self.score_shard(running)
+            yield from self.written()
             if result is not None:
                 self._behind = running.started, result
             if alone:
-                yield from self._written()
+                yield from self.written()
                 following = yield from self._begin(upcoming)
-        yield from self._written()
+        yield from self.written()
 
-    def _written(self) -> Iterator[Event]:
+    def written(self) -> Iterator[Event]:
         """Wait for the write that runs behind the scoring, if there is one."""
         if self._behind is None:
             return
@@ -158,7 +158,7 @@ class ShardWorker(Worker):
         yield running.started
         return replace(running, reads=self.read(running))
 
-    def _score(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
+    def score_shard(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
         shard = running.assignment.shard
         self.turn_to(running.started)

@@ -29,7 +29,8 @@ class _Warm:
     def __init__(self, job: Job) -> None:
         # Everything that `preflight` imports; the imports themselves are the purpose.
         with seldom_collected():
-            from nightjar.inference.engine.ray import engine  # noqa: F401
+            from nightjar.inference.engine import protocol  # noqa: F401
+            from nightjar.inference.engine.ray import processes  # noqa: F401
 
         self._free = True
         predictors.warm(job)
