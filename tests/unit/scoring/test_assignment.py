@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nightjar.inference import messages, witness
+from nightjar.inference import messages
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
 from nightjar.inference.scoring.assignment import (
@@ -22,6 +22,7 @@ from nightjar.inference.scoring.assignment import (
     read_schema,
 )
 from nightjar.inference.scoring.models import batch_size
+from nightjar.inference.witness import audit as witness
 from ownsource import EXAMPLE, RECORD
 from support import Lake
 
