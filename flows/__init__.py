@@ -6,37 +6,27 @@ call from a flow of your own, or to deploy.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nightjar.inference.lazy import public
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nightjar.flows.api import approve, backfill, baseline, diff, evaluate, files, reject, run, status
-    from nightjar.flows.nightly_flow import nightly
-    from nightjar.flows.reports import DecisionMade, Night, RunResult, RunStatus
-    from nightjar.inference.history.comparison import RunsCompared
-    from nightjar.inference.output.nights import Files
-    from nightjar.inference.validation.evaluations import LateEvaluation
-
-__all__ = [
-    "DecisionMade",
-    "Files",
-    "LateEvaluation",
-    "Night",
-    "RunResult",
-    "RunStatus",
-    "RunsCompared",
-    "approve",
-    "backfill",
-    "baseline",
-    "diff",
-    "evaluate",
-    "files",
-    "nightly",
-    "reject",
-    "run",
-    "status",
-]
+    from nightjar.flows.api import approve as approve
+    from nightjar.flows.api import backfill as backfill
+    from nightjar.flows.api import baseline as baseline
+    from nightjar.flows.api import diff as diff
+    from nightjar.flows.api import evaluate as evaluate
+    from nightjar.flows.api import files as files
+    from nightjar.flows.api import reject as reject
+    from nightjar.flows.api import run as run
+    from nightjar.flows.api import status as status
+    from nightjar.flows.nightly_flow import nightly as nightly
+    from nightjar.flows.reports import DecisionMade as DecisionMade
+    from nightjar.flows.reports import Night as Night
+    from nightjar.flows.reports import RunResult as RunResult
+    from nightjar.flows.reports import RunStatus as RunStatus
+    from nightjar.inference.history.comparison import RunsCompared as RunsCompared
+    from nightjar.inference.output.nights import Files as Files
+    from nightjar.inference.validation.evaluations import LateEvaluation as LateEvaluation
 
 _NAMES = {
     "flows.api": ("approve", "backfill", "baseline", "diff", "evaluate", "files", "reject", "run", "status"),
@@ -50,7 +40,13 @@ _NAMES = {
 
 _MODULES = {name: f"nightjar.{module}" for module, names in _NAMES.items() for name in names}
 
-__getattr__ = public(__name__, _MODULES)
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

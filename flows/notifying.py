@@ -28,8 +28,8 @@ from nightjar.inference.history.run_tables import lost
 from nightjar.inference.ledger import endings
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.output.revisions import newest_revision, revision_uri
-from nightjar.inference.run.waiting import keep_failure
 from nightjar.inference.run.request import RunRequest, date_named, is_run_id, make_request
+from nightjar.inference.run.waiting import keep_failure
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import warnings
 

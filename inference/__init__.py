@@ -8,57 +8,32 @@ errors.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-from nightjar.inference.lazy import public
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from nightjar.inference.engine.protocol import Engine
-    from nightjar.inference.errors import (
-        ClusterError,
-        GateFailed,
-        Held,
-        Interrupted,
-        JobError,
-        NightjarError,
-        RunFailed,
-        StorageError,
-        TablesBehind,
-    )
-    from nightjar.inference.input.sources.protocol import Description, Source
-    from nightjar.inference.input.sources.rows import RowsRead
-    from nightjar.inference.job.file import load_job
-    from nightjar.inference.job.model import Job
-    from nightjar.inference.metrics.accumulators import Accumulator
-    from nightjar.inference.output.targets import Target
-    from nightjar.inference.predictors.adapter import Adapter, Predictor
-    from nightjar.inference.storage.protocol import Storage
-    from nightjar.inference.validation.gates import Judgement, NightEvidence
-
-__all__ = [
-    "Accumulator",
-    "Adapter",
-    "ClusterError",
-    "Description",
-    "Engine",
-    "GateFailed",
-    "Held",
-    "Interrupted",
-    "Job",
-    "JobError",
-    "Judgement",
-    "NightEvidence",
-    "NightjarError",
-    "Predictor",
-    "RowsRead",
-    "RunFailed",
-    "Source",
-    "Storage",
-    "StorageError",
-    "TablesBehind",
-    "Target",
-    "load_job",
-]
+    from nightjar.inference.engine.protocol import Engine as Engine
+    from nightjar.inference.errors import ClusterError as ClusterError
+    from nightjar.inference.errors import GateFailed as GateFailed
+    from nightjar.inference.errors import Held as Held
+    from nightjar.inference.errors import Interrupted as Interrupted
+    from nightjar.inference.errors import JobError as JobError
+    from nightjar.inference.errors import NightjarError as NightjarError
+    from nightjar.inference.errors import RunFailed as RunFailed
+    from nightjar.inference.errors import StorageError as StorageError
+    from nightjar.inference.errors import TablesBehind as TablesBehind
+    from nightjar.inference.input.sources.protocol import Description as Description
+    from nightjar.inference.input.sources.protocol import Source as Source
+    from nightjar.inference.input.sources.rows import RowsRead as RowsRead
+    from nightjar.inference.job.file import load_job as load_job
+    from nightjar.inference.job.model import Job as Job
+    from nightjar.inference.metrics.accumulators import Accumulator as Accumulator
+    from nightjar.inference.output.targets import Target as Target
+    from nightjar.inference.predictors.adapter import Adapter as Adapter
+    from nightjar.inference.predictors.adapter import Predictor as Predictor
+    from nightjar.inference.storage.protocol import Storage as Storage
+    from nightjar.inference.validation.gates import Judgement as Judgement
+    from nightjar.inference.validation.gates import NightEvidence as NightEvidence
 
 _NAMES = {
     "engine.protocol": ("Engine",),
@@ -80,7 +55,13 @@ _NAMES = {
 
 _MODULES = {name: f"{__name__}.{module}" for module, names in _NAMES.items() for name in names}
 
-__getattr__ = public(__name__, _MODULES)
+__all__ = [*_MODULES]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(import_module(_MODULES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -34,7 +34,7 @@ NightjarError                 * marks errors that are worth repeating
     ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
     ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
     ├── ShardTooSlow *    an attempt took longer than the job gives a shard
-    ├── EndpointFailed *  the endpoint that has the model did not answer, again and again
+    ├── EndpointFailed *  a language model did not answer, again and again
     ├── EndpointRefused   the endpoint refuses every request: its key, its model or its address is wrong
     └── OutputInvalid *   what the predictor or the preprocess returned does not fit the job or the model
         ├── Unaligned *       … does not say which row of the batch has which value
@@ -310,7 +310,7 @@ class AnswerInvalid(OutputInvalid):
 
 
 class EndpointFailed(ShardError):
-    """The endpoint that has the model did not answer, however often it was asked, and answered no other row."""
+    """A language model, or the endpoint that has it, did not answer, for no fault of a row."""
 
     repeatable = True
 

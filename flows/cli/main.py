@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import atexit
 import codecs
+import gc
 import io
 import os
 import signal
@@ -23,7 +25,6 @@ from nightjar.flows.cli.options import (
     say,
 )
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
-from nightjar.inference.garbage import kept_to_the_end
 
 EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""
 
@@ -84,7 +85,7 @@ for command in (
 
 def main() -> None:
     """Entry point."""
-    kept_to_the_end()
+    atexit.register(gc.freeze)  # what was imported need not be looked through at the end, which takes a second
     _spell_out_the_unprintable()
     signal.signal(signal.SIGTERM, _interrupt)
     # Set before Prefect is imported, so that its notice about telemetry is not printed.

@@ -19,8 +19,7 @@ import pyarrow as pa
 
 from nightjar.inference import predictors
 from nightjar.inference.engine.auditing import audit_here, each_here
-from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
-from nightjar.inference.engine.trial import Take, try_model
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S, Take, try_model
 from nightjar.inference.errors import PassEnded, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_values
 from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFailed, StorageError
-from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
@@ -124,7 +123,6 @@ def _replay_here(
         raise JobError(f"--model {model}: the job has no such model{nearest(model, known) or _listed(known)}")
     revision, shard = _shard(request, shard_id)
     piece = _piece(shard, row, file)
-    users_code_begins()
     request, changed = _as_then(request, revision, live)
     assert revision.state.planned is not None
     spec, theirs = _spec_for(request, piece, revision.state.planned.fingerprint)

@@ -81,10 +81,10 @@ def package_at(place: str) -> Package:
 
 
 def distribution(name: str) -> Package:
-    """A distribution's version, and in an editable installation its modules' files.
+    """A distribution's version, and in an editable installation all modules and packages of its folder.
 
     Raises:
-        JobError: It is not installed, or is an editable installation of which no module is found. Names
+        JobError: It is not installed, or is an editable installation of a folder without modules. Names
             `identity.packages`.
     """
     try:
@@ -94,28 +94,13 @@ def distribution(name: str) -> Package:
         raise JobError(
             f"identity.packages: {name!r} is not installed" + (nearest(name, known) or "; install it, or remove it")
         ) from None
-    files = tuple(_of_editable(name)) if (editable := editable_folder(installed)) else ()
+    files = tuple(_importable(Path(editable))) if (editable := editable_folder(installed)) else ()
     if editable and not files:
         raise JobError(
-            f"identity.packages: {name!r} is an editable installation that does not tell where its modules are; "
-            "install it without --editable"
+            f"identity.packages: {name!r} is an editable installation of {editable}, where no module lies; install it "
+            "without --editable"
         )
     return Package(installed.version, files)
-
-
-def _of_editable(name: str) -> list[tuple[str, Path]]:
-    """The modules of an editable distribution: of its top-level packages, and of the folders that it links to."""
-    places, distribution = [], metadata.distribution(name)
-    for file in distribution.files or ():
-        if file.suffix == ".pth":
-            path = Path(str(file.locate()))
-            with suppress(OSError, UnicodeDecodeError):
-                places += [path.parent / line.strip() for line in path.read_text().splitlines() if line.strip()]
-    for top in sorted(modules_of(distribution)):
-        with suppress(LookupError):
-            # In an editable installation a name that begins with an underscore is often that of a loader.
-            places += [] if top.startswith("_") else _roots(top, "")
-    return [file for place in places if place.exists() for file in _importable(place)]
 
 
 def editable_folder(distribution: metadata.Distribution) -> str:

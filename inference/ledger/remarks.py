@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
 from nightjar.inference.records import Receipt, Seen, least
-from nightjar.inference.witness import Collection, sentences
+from nightjar.inference.witness.seen import Collection, sentences
 
 FEW_CUTS = 3
 """The most cut batches in a run that are not reported."""

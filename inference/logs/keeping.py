@@ -29,9 +29,6 @@ SPAN_CHARS = 8_192
 
 PART_CHARS = 32_768
 LINE_CHARS = 2_000
-WORKER_CHARS = 1 << 20
-SPARING_CHARS = 4_096
-"""After a worker has printed `WORKER_CHARS` characters, its parts have at most `SPARING_CHARS`."""
 
 _MARKER = ":task_name:nightjar "
 """The beginning of a marker line. Ray's own log monitor takes a line `:task_name:` as the name of what runs now."""
@@ -90,7 +87,7 @@ def keep(storage: Storage, revision: str, book: Book, masks: Masks, *, final: bo
         StorageError: It could not be written.
         OSError: A file could not be read.
     """
-    ends = _Ends(SPARING_CHARS if book.chars > WORKER_CHARS else PART_CHARS)
+    ends = _Ends(PART_CHARS)
     printed, kept = [], []
     for stream, file, position in zip(STREAMS, book.files, book.kept, strict=True):
         lines, reached = _scan(Path(file), stream, position, masks, final)

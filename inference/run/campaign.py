@@ -36,8 +36,7 @@ from nightjar.inference.run.results import Listeners
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.stopwatch import Stopwatch
-from nightjar.inference.witness import Collection
-from nightjar.inference.witness.seen import UNSURE
+from nightjar.inference.witness.seen import UNSURE, Collection
 
 FLUSH_S = 1.0
 """The longest time in seconds that a line waits for others. A killed command loses the results of this time."""

@@ -10,7 +10,6 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from nightjar.inference import witness
 from nightjar.inference.arrow_types import shown, type_name
 from nightjar.inference.engine import opened
 from nightjar.inference.errors import (
@@ -55,6 +54,7 @@ from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.gates import Evidence, Found, evaluate
 from nightjar.inference.validation.gates.rules import sample_gates
+from nightjar.inference.witness.seen import sentences
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ def check(request: RunRequest, discovery: Discovery) -> Checked:
         refuse_broken(request.job, sampled)
     refuse_external_reads(request.job, loaded.outside)
     warnings = [*told(request, loaded), *([loaded.sample_error] if loaded.sample_error else [])]
-    warnings += witness.sentences(loaded.outside)
+    warnings += sentences(loaded.outside)
     warnings += [
         gate.sentence for gate in judge_input(request.storage, request.job, request.date, discovery) if not gate.passed
     ]

@@ -31,7 +31,9 @@ _OWN_FAULT = {InputCorrupt.__name__, InputChanged.__name__, SchemaMismatch.__nam
 
 @dataclass
 class Pending:
-    """The shards that are left to score. packed: shards of several files that failed and must first be split."""
+    """The shards that are left to score. packed: shards of several files that failed, or died twice, and must first be
+    split.
+    """
 
     shards: list[str] = field(default_factory=list)
     attempts: list[Attempt] = field(default_factory=list)
@@ -78,7 +80,7 @@ class Failures:
                 continue
             found, earlier = self._found.get(shard, []), self._earlier.get(shard, [])
             decided = next_attempt(found, self._tries, earlier) if found or earlier else fresh
-            if pieces > 1 and (isinstance(decided, GivenUp) or any(not failed.died for failed in found)):
+            if pieces > 1 and (len(earlier) + len(found) > 1 or any(not failed.died for failed in found)):
                 pending.packed.append(shard)
             elif isinstance(decided, GivenUp):
                 self.given_up[shard] = decided

@@ -46,8 +46,7 @@ from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.manifest import read_manifest
-from nightjar.inference.witness import sentences
-from nightjar.inference.witness.seen import UNSURE
+from nightjar.inference.witness.seen import UNSURE, sentences
 
 _FILES = 1000
 """The paths of this many files are looked at for the name of a column that the files lack."""

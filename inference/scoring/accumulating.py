@@ -78,11 +78,11 @@ def check_classes(run: OfRun, job: Job) -> None:
 
 
 def answers_of(
-    spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], given: Any, in_all_s: float | None = None
+    spec: WorkerSpec, work: Callable[[WorkerSpec, Any], Answers], given: Any, share: float = 1.0
 ) -> tuple[dict[str, Any], str]:
     """Do work with the job's accumulators in a process of its own.
 
-    in_all_s: the longest it may take; None if each step of it may take `retry.stall_s`.
+    share: of `retry.stall_s`, which each step of it may take.
 
     Returns the answers by the accumulator's name, and in a sentence why the others did not answer.
     """
@@ -90,12 +90,12 @@ def answers_of(
     found, at = dict[str, Any](), next(iter(spec.job.accumulators))
     try:
         with Child(work, spec, given) as child:
-            for at, answer in child.answers(in_all_s or stall_s, in_all=in_all_s is not None):
+            for at, answer in child.answers(stall_s * share):
                 if answer is not None:
                     found[at] = answer
         how = "gave no answer"
     except TimeoutError:
-        within = f"{in_all_s:g} s, a part of " if in_all_s else ""
+        within = f"{stall_s * share:g} s, a part of " if share < 1 else ""
         how = f"gave no answer within {within}retry.stall_s = {stall_s:g} s"
     except WorkLost as lost:
         how = lost.how
@@ -111,7 +111,7 @@ def try_all(spec: WorkerSpec, table: pa.Table) -> dict[str, tuple[str, ...]]:
         JobError: One of them is broken. Names its key.
     """
     # A whole `stall_s` would outlast that of preflight's own step, which began before, and would blame the model.
-    found, lost = answers_of(spec, _tried, table, spec.job.retry.stall_s / 2)
+    found, lost = answers_of(spec, _tried, table, share=0.5)
     wrong = next((each for each in found.values() if isinstance(each, str)), "")
     if wrong or len(found) < len(spec.job.accumulators):
         raise JobError(f"{wrong or lost}. It is given the columns {', '.join(table.column_names)}")

@@ -13,7 +13,6 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 from pydantic import SecretStr
 
-from nightjar.inference import witness
 from nightjar.inference.errors import JobError, NightjarError, raised, traced
 from nightjar.inference.identity.code import explained
 from nightjar.inference.identity.identity import NO_CODE, ScoringSet, changed_package, package_files
@@ -24,13 +23,13 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import ModelJob, model_jobs, modules_of
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
-from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer, model_columns
+from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer
 from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import Shard
-from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
 from nightjar.inference.scoring.memory import release
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.witness import audit as witness
 
 T = TypeVar("T")
 
@@ -267,19 +266,3 @@ def aside_folder(run: OfRun, job: Job) -> Path:
     folder = place_code(run.scoring.checks, Path(run.cache))[0]
     os.chdir(folder)
     return Path(folder)
-
-
-def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
-    """The size of micro-batches to begin with. It depends only on the job and the schema.
-
-    index: of the model in the job.
-    """
-    job = model_jobs(spec.job)[index]
-    size = job.model.batch_size
-    if isinstance(size, int):
-        return BatchSize(size)
-    features = pa.schema([spec.schema.field(name) for name in model_columns(job, spec.schema)])
-    framework, gpu = job.model.framework, job.resources.gpus > 0
-    if framework.rows:
-        return BatchSize(framework.rows[gpu])
-    return BatchSize(auto_batch_rows(features, gpu, framework.packs))

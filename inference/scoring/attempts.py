@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import socket
@@ -15,7 +16,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference import witness
 from nightjar.inference.errors import NightjarError, OverBudget, ProcessSpoilt, ShardTooSlow
 from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.input.sources.rows import RowsRead
@@ -27,8 +27,8 @@ from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
-from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
+from nightjar.inference.witness import audit as witness
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +42,8 @@ class Running:
     """Its start as wall time; of the CPU stage, if that has prepared it."""
     began: float
     """Its start on the monotonic clock."""
-    first: Sequence[Future[RowsRead]] = ()
-    """The reads of its first pieces."""
+    reads: Sequence[Future[RowsRead]] = ()
+    """Of its pieces."""
     prepared: bool = False
     retries: int = 0
     """The storage requests that the CPU stage repeated."""
@@ -112,6 +112,8 @@ class Worker:
         self.watchdog = Watchdog(spec.job.retry.stall_s)
         self.watch = Stopwatch(IDLE)
         self.at: At | None = None
+        self.deadline = math.inf
+        """When the time of the attempt that is worked on is over, on the monotonic clock."""
         self._said = 0.0
         self.turn_to = turn_to
 
@@ -184,34 +186,35 @@ class Worker:
         started = Started(assignment.shard.id, assignment.attempt.number, self.name)
         return Running(assignment, started, storage, time.time(), time.monotonic())
 
-    def read(self, storage: Storage, pieces: Sequence[Piece]) -> list[Future[RowsRead]]:
-        spec = self.spec
-        return [self.reader.submit(read_piece, storage, spec.job, each, spec.schema, spec.budget) for each in pieces]
+    def read(self, running: Running) -> list[Future[RowsRead]]:
+        """Begin to read the pieces of a shard."""
+        spec, pieces = self.spec, running.assignment.shard.pieces
+        return [
+            self.reader.submit(read_piece, running.storage, spec.job, each, spec.schema, spec.budget) for each in pieces
+        ]
 
-    def join_pieces(
-        self, running: Running, pieces: Sequence[Piece], reading: Sequence[Future[RowsRead]], deadline: float
-    ) -> Generator[Crumb, None, JoinedPieces]:
+    def join_pieces(self, running: Running) -> Generator[Crumb, None, JoinedPieces]:
         """Wait until the pieces are read, and join them."""
-        reads: list[RowsRead] = []
-        for piece, each in zip(pieces, reading, strict=True):
+        pieces, reads = running.assignment.shard.pieces, list[RowsRead]()
+        for piece, each in zip(pieces, running.reads, strict=True):
             self.at = At(running.started, piece.uri)
             if reads:
-                yield from self.in_time(At(running.started, piece.uri, piece.first_row), deadline)
+                yield from self.in_time(At(running.started, piece.uri, piece.first_row))
                 self.watchdog.calling()
             with self.watch.during("read"):
                 reads.append(each.result())
         return JoinedPieces(pieces, reads)
 
-    def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:
+    def in_time(self, at: At) -> Iterator[Crumb]:
         """Check the time, and give a sign of life if there was none for a while."""
-        self.check_time(at, deadline)
+        self.check_time(at)
         if time.monotonic() - self._said > self.spec.job.retry.stall_s / 4:
             # From here on a death blames no row, because the next micro-batches leave no crumb.
             yield Crumb(at.started.shard, at.uri, at.row, 0)
 
-    def check_time(self, at: At, deadline: float) -> None:
+    def check_time(self, at: At) -> None:
         """Raise ShardTooSlow if the time of the attempt is over."""
-        if time.monotonic() > deadline:
+        if time.monotonic() > self.deadline:
             raise ShardTooSlow(
                 f"this attempt takes longer than retry.shard_s = {self.spec.job.retry.shard_s:g} s; it came to row "
                 f"{at.row} of {at.uri}. See why the model is slow, lower input.shard_rows, or allow more"

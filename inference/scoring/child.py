@@ -88,7 +88,6 @@ class Child:
         """work: called in the process with `args`; yields the answers. silent: discard what it prints. prints: it uses
         the standard output of this process.
         """
-        self._began = time.monotonic()  # a server that still imports delays the start by seconds
         prepare()
         self._answers, answer = FORKS.Pipe(duplex=False)
         # The server has the variables and the standard error of the moment of its own start.
@@ -124,22 +123,22 @@ class Child:
         self._process.join()
         self._ended = True
 
-    def answers(self, patience_s: float | None = None, *, in_all: bool = False) -> Iterator[Any]:
+    def answers(self, patience_s: float | None = None) -> Iterator[Any]:
         """Yield what the work yields. After the last answer the process ends by itself, so that its exit handlers run,
         for example to remove files.
 
         Raises:
             WorkLost: The work did not finish.
-            TimeoutError: Nothing came for `patience_s` seconds; in_all: the start and the work took longer.
+            TimeoutError: Nothing came for `patience_s` seconds.
             NightjarError: The work raised it.
         """
-        while not isinstance(found := self._next(patience_s, self._began if in_all else time.monotonic()), _End):
+        while not isinstance(found := self._next(patience_s), _End):
             yield found
         self._check(found)
 
     def take(self, patience_s: float) -> Any:
         """The next answer of a work that ends only when it is told to. Raises as `answers`."""
-        found = self._next(patience_s, time.monotonic())
+        found = self._next(patience_s)
         if not isinstance(found, _End):
             return found
         self._check(found)
@@ -152,7 +151,8 @@ class Child:
         if end.broken:
             raise WorkLost(end.broken, died=False)
 
-    def _next(self, patience_s: float | None, began: float) -> Any:
+    def _next(self, patience_s: float | None) -> Any:
+        began = time.monotonic()
         while not self._answers.poll(_LOOK_S):
             if has_ended(self._seen) and not self._answers.poll():
                 raise self._lost()

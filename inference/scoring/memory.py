@@ -9,8 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
-from pathlib import Path
 
+import psutil
 import pyarrow as pa
 
 from nightjar.inference.job.model import Job
@@ -20,9 +20,6 @@ _OWN_PAGES = 256 << 20
 
 _KEPT = 1 << 30
 """The most free bytes that are kept at the end of the heap."""
-
-_ROLLUP = Path("/proc/self/smaps_rollup")
-"""What Linux says of all memory of a process together, in lines like `Rss:  1234 kB`."""
 
 
 def environment(job: Job) -> dict[str, str]:
@@ -62,17 +59,10 @@ def release() -> None:
 
 
 def in_use() -> tuple[int, int]:
-    """The resident and the proportional set size of this process in MB; zeros where the system does not tell them.
+    """The resident and the proportional set size of this process in MB; 0 where the system does not tell the latter.
 
     The resident set has all pages in memory that the process uses. In the proportional set a page that several
     processes use counts for each of them as its part, so that the sum over processes is what they take together.
     """
-    try:
-        lines = _ROLLUP.read_text().splitlines()
-    except OSError:
-        return 0, 0
-    held = {
-        name: round(int(value.split()[0]) * 1024 / 1e6)
-        for name, _, value in (line.partition(":") for line in lines[1:])
-    }
-    return held["Rss"], held["Pss"]
+    held = psutil.Process().memory_full_info()
+    return round(held.rss / 1e6), round(getattr(held, "pss", 0) / 1e6)

@@ -33,19 +33,35 @@ from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.predictors.outputs import RowsRaised
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer
 
 ALLOWED = 16
-"""The number of broken batches that every attempt may have; finding them takes only seconds."""
+"""The number of broken batches that every table may have; finding them takes only seconds."""
 
 SHARE = 0.5
 """Broken batches allowed per batch scored whole, so that an attempt goes on if each batch fails once, but not its
 halves."""
 
 
+class BatchSize:
+    """The largest micro-batch, kept from table to table, so that running out of memory happens only once.
+
+    most: the rows in use. forced: the same if lack of memory reduced them, else 0.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"a micro-batch has at least one row, not {most}")
+        self.most = most
+        self.forced = 0
+
+    def force(self, most: int) -> None:
+        """Reduce the size, because memory did not suffice for more than this."""
+        self.most = self.forced = most
+
+
 class Cuts:
-    """The batches that one attempt had to cut for another reason than memory.
+    """The batches of one table that had to be cut for another reason than memory.
 
     batches: micro-batches that raised and were scored in parts. broken: batches and parts that raised although no row
     failed alone. whole: batches of several rows that were scored at once. The attempt ends when there are more broken
@@ -117,6 +133,8 @@ class ScoredRows:
     failures: tuple[RowFailure, ...]
     """One for each other row, in input order. Of several models each has one for a row that it could not score, so a
     kept row may have failures, too."""
+    batches_cut: int = 0
+    """The micro-batches that raised and were scored in parts."""
 
 
 def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = lambda _: None) -> T:
@@ -151,7 +169,7 @@ def score_table(
     Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
     Where memory does not suffice, the batch that was cut ahead is scored in parts of the smaller size. skip: row →
     failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the table the
-    index in its file, for messages. cuts: counts the batches that raise, over all tables of an attempt. preparer:
+    index in its file, for messages. cuts: counts the batches that raise, and how many may. preparer:
     scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it need not
     prepare. model: the name of the scorer's model, if the job has several.
 
@@ -168,7 +186,7 @@ def score_table(
     for row in skipped:
         if not 0 <= row < table.num_rows:
             raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
-        scoring.fail(row, replace(skip[row], row=row))
+        scoring.skip(row, skip[row])
 
     if preparer:
         preparer.start(shipped)
@@ -221,19 +239,12 @@ class Slice:
 class _Raised:
     """What a scorer raised, as text: holding the exception would hold its frames and their memory.
 
-    unaligned: why its values cannot be assigned to its rows, if they cannot. where: as in `RowFailure`.
+    failure: as that of row 0. unaligned: why its values cannot be assigned to its rows, if they cannot.
     """
 
     memory: bool
-    error: str
-    message: str
-    traceback: str
+    failure: RowFailure
     unaligned: str = ""
-    where: str = ""
-
-    def failure(self, row: int, model: str = "") -> RowFailure:
-        """As that of one row."""
-        return RowFailure(row, self.error, self.message, self.traceback, model=model, where=self.where)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,7 +293,7 @@ class _Scoring:
             if isinstance(outcome, _Scored):
                 self.chunks.append(outcome.columns)
                 for row, raised in outcome.raised.items():
-                    self.fail(now.rows[row], raised.failure(now.rows[row], self.model))
+                    self.fail(now.rows[row], raised.failure)
                 self.cuts.whole += several
             elif several:
                 self.cuts.batches += ready is not None
@@ -291,10 +302,10 @@ class _Scoring:
                 if outcome.memory:
                     # One row too large for memory says nothing of the others: they keep their batches.
                     size.most, size.forced = before
-                failure = outcome.failure(now.rows[0], self.model)
+                failure = outcome.failure
                 if around and outcome.unaligned:
-                    failure = replace(failure, message=clip(f"{around}; for this row alone, {outcome.message}"))
-                self.fail(failure.row, failure)
+                    failure = replace(failure, message=clip(f"{around}; for this row alone, {failure.message}"))
+                self.fail(now.rows[0], failure)
 
     def _halves(self, batch: Slice, raised: _Raised, around: str) -> Generator[Ahead, None, None]:
         """Score a batch that raised in two parts."""
@@ -305,10 +316,15 @@ class _Scoring:
         yield from self.rows(batch.part(0, half), around=around)
         yield from self.rows(batch.part(half, len(batch.rows)), around=around)
         if len(self.failures) == failed:
-            self.cuts.broke(named, raised.failure(0).said, around if raised.unaligned else "")
+            self.cuts.broke(named, raised.failure.said, around if raised.unaligned else "")
 
     def fail(self, row: int, failure: RowFailure) -> None:
-        self.failures[row] = failure
+        """The scorer raised for a row. failure: as of any row."""
+        self.skip(row, replace(failure, model=self.model))
+
+    def skip(self, row: int, failure: RowFailure) -> None:
+        """A row is not scored."""
+        self.failures[row] = replace(failure, row=row)
         if self.budget is not None and len(self.failures) > self.budget:
             first = min(self.failures)
             raise over_budget(self.failures, self.budget, self.at(first) - first)
@@ -324,7 +340,7 @@ class _Scoring:
         kept = np.delete(np.arange(rows, dtype=np.int64), failed) if failed else None
         if outputs.num_rows + len(failed) != rows:
             raise AssertionError(f"{rows} rows in, {outputs.num_rows} scored and {len(failed)} failed")
-        return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed))
+        return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed), self.cuts.batches)
 
 
 def _without(piece: Slice, skipped: list[int]) -> Slice:
@@ -380,4 +396,4 @@ def _raised(error: BaseException, *, own: bool = False) -> _Raised:
         said = str(error)
     unaligned = error.found if isinstance(error, Unaligned) else ""
     name, text = utf8(type(error).__name__), traceback_of(error, skip=own)
-    return _Raised(is_memory(error), name, clip(utf8(said)), text, unaligned, raised_at(error))
+    return _Raised(is_memory(error), RowFailure(0, name, clip(utf8(said)), text, where=raised_at(error)), unaligned)

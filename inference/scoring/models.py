@@ -13,18 +13,22 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.errors import BatchesBroken, JobError
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.assignment import WorkerSpec, batch_size
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, ScoreRows, score_table
+from nightjar.inference.scoring.assignment import WorkerSpec
+from nightjar.inference.scoring.microbatches import Ahead, BatchSize, Cuts, ScoredRows, ScoreRows, score_table
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer, PreparingThread
 from nightjar.inference.stopwatch import Stopwatch
 
 _NO_ROWS = range(0)
+
+PACKED_ROWS, PACKED_ROWS_GPU = 2048, 16384
+"""Rows of a micro-batch that a predictor packs into calls of the model: many, so that it finds rows of one size; and
+few enough that a large model on a few cores, at four rows a second, is done with them before `retry.stall_s`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,35 @@ def loaded_models(
     )
 
 
+def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
+    """The size of micro-batches to begin with. It depends only on the job and the schema.
+
+    index: of the model in the job.
+    """
+    job = model_jobs(spec.job)[index]
+    size = job.model.batch_size
+    if isinstance(size, int):
+        return BatchSize(size)
+    features = pa.schema([spec.schema.field(name) for name in model_columns(job, spec.schema)])
+    framework, gpu = job.model.framework, job.resources.gpus > 0
+    if framework.rows:
+        return BatchSize(framework.rows[gpu])
+    return BatchSize(auto_batch_rows(features, gpu, framework.packs))
+
+
+def auto_batch_rows(schema: pa.Schema, gpu: bool, packs: bool = False) -> int:
+    """Rows per micro-batch for `batch_size: auto`: a pure function of the features and the device.
+
+    The largest power of two whose features take at most 4 MiB (64 MiB on a GPU), from 32 to 16,384
+    (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items. packs: as in `Framework`.
+    """
+    if packs:
+        return PACKED_ROWS_GPU if gpu else PACKED_ROWS
+    target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
+    width = max(1, int(sum(max(1, value_bytes(column.type, text=256, items=64)) for column in schema)))
+    return min(most, 1 << (max(32, target // width).bit_length() - 1))
+
+
 def score_models(
     table: pa.Table,
     models: Sequence[LoadedModel],
@@ -82,16 +115,17 @@ def score_models(
     singly: Mapping[str, range] = {},
     budget: int | None = None,
     at: Callable[[int], int] = int,
-    cuts: Mapping[str, Cuts] = {},
+    cuts: Callable[[], Cuts] = Cuts,
     complete: bool = False,
     ahead: bool = True,
     shipped: Mapping[str, Sequence[Batch]] = {},
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of a scorer and returning `ScoredRows`.
 
-    The other arguments are those of `score_table`: skip holds for all models; died, singly, cuts and shipped are given
-    for each model by its name. budget: of rows, however many models cannot score them. complete: a row that any model
-    cannot score is lost whole. ahead: prepare the next micro-batch while a model computes.
+    The other arguments are those of `score_table`: skip holds for all models; died, singly and shipped are given for
+    each model by its name, and each has `cuts` of its own. budget: of rows, however many models cannot score them.
+    complete: a row that any model cannot score is lost whole. ahead: prepare the next micro-batch while a model
+    computes.
 
     Raises:
         OverBudget, BatchesBroken, NightjarError, ProcessSpoilt: As `score_table`.
@@ -109,7 +143,7 @@ def score_models(
                 singly=singly.get(model.name, _NO_ROWS),
                 budget=budget,
                 at=at,
-                cuts=cuts.get(model.name),
+                cuts=cuts(),
                 preparer=model.preparer,
                 ahead=ahead,
                 shipped=shipped.get(model.name, ()),
@@ -151,7 +185,8 @@ def _side_by_side(
     # A row that was skipped for all models has one failure.
     every = (failure for each in found for failure in each.failures if each is found[0] or failure.row not in skip)
     failures = sorted(every, key=lambda failure: failure.row)
-    return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures))
+    cut = sum(each.batches_cut for each in found)
+    return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures), cut)
 
 
 def _at(outputs: pa.Table, scored: np.ndarray, kept: np.ndarray) -> pa.Table:

@@ -20,8 +20,7 @@ from nightjar.inference.input.sources.rows import taken
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows
+from nightjar.inference.scoring.microbatches import Ahead, BatchSize, ScoredRows
 
 
 def differences(

@@ -9,14 +9,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from itertools import chain
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference import witness
 from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
@@ -41,12 +40,12 @@ from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained
+from nightjar.inference.scoring.microbatches import BatchSize, Cuts, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
 from nightjar.inference.scoring.prepared_batches import Pickled
 from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.witness import audit as witness
 
 SAMPLE_ROWS = 32
 _ASKED_ROWS = 8
@@ -207,9 +206,8 @@ def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
         scored = score_sample(worker, read, piece.first_row, worker.models)
     except (ShardError, StorageError, BatchesBroken):
         return  # the passes find it
-    sample = Assembly(replace(spec, budget=None), Shard("sample", (piece,)))
-    sample.add(JoinedPieces([piece], [read]), scored)
-    rows = sample.table().select(columns_of(spec.job, spec.schema.names))
+    sample = Assembly(spec, Shard("sample", (piece,)), JoinedPieces([piece], [read]), scored)
+    rows = sample.table.select(columns_of(spec.job, spec.schema.names))
     if rows.num_rows:
         _check_figures(spec.job, try_all(spec, rows))
 
@@ -354,7 +352,7 @@ def score_sample(worker: ShardWorker, read: RowsRead, first: int, models: Sequen
             [replace(model, size=BatchSize(model.size.most), preparer=None) for model in models],
             skip=read.failures,
             at=lambda row: first + read.index(row),
-            cuts={model.name: Cuts(allowed=0, share=0.0) for model in models},
+            cuts=partial(Cuts, allowed=0, share=0.0),
             complete=worker.spec.job.output.rows == "all",
         )
     )

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
 
-from nightjar.inference.records import Failed, Piece, RowFailure
+from nightjar.inference.records import Failed, RowFailure
 
 MAX_CULPRITS = 16
 """The most rows of one shard that may kill their process; with more the shard is given up."""
@@ -31,10 +31,6 @@ class Rows:
     """What is known about them, besides that their process died."""
     model: str = ""
     """Of several models the name of the one that had them."""
-
-    def within(self, piece: Piece) -> bool:
-        """Whether these rows begin in this piece of a file."""
-        return self.uri == piece.uri and piece.first_row <= self.row < piece.first_row + piece.rows
 
     def as_failure(self) -> RowFailure:
         """The failure for the quarantine."""
@@ -53,13 +49,6 @@ class Attempt:
     """Rows to score one at a time."""
     skip: tuple[Rows, ...] = ()
     """Rows that killed their process, which are not scored."""
-
-    def singly_in(self, piece: Piece, model: str = "") -> range:
-        """The rows that this model scores one at a time, counted from the piece's first row."""
-        if self.singly is None or self.singly.model != model or not self.singly.within(piece):
-            return range(0)
-        first = self.singly.row - piece.first_row
-        return range(first, first + self.singly.rows)
 
 
 @dataclass(frozen=True, slots=True)

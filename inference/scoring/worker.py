@@ -16,7 +16,6 @@ from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
 
-from nightjar.inference import witness
 from nightjar.inference.errors import Fenced
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import parts as sink
@@ -27,7 +26,6 @@ from nightjar.inference.records import (
     Event,
     Failed,
     Part,
-    Piece,
     Receipt,
     RowFailure,
     Spent,
@@ -41,8 +39,8 @@ from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
-from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.witness import audit as witness
 
 _MEASURED_S = 10.0
 """Seconds between two measurements of memory, for which the system looks at each page of the process."""
@@ -52,29 +50,31 @@ SWITCH_S = 0.0005
 default, because a model on a GPU waits so long each time that it comes back from the device."""
 
 
-def _together(assignment: Assignment) -> list[tuple[Piece, ...]]:
-    """The pieces that are scored as one table. Those of a suspect are read and scored one by one: one of them may kill
-    the process.
-    """
-    pieces = assignment.shard.pieces
-    return [(piece,) for piece in pieces] if assignment.attempt.crumbs else [pieces]
-
-
 class ShardWorker(Worker):
     """Scores shards with models that are loaded once. models: in the job's order."""
 
-    def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
-        """scorers: of all models, in place of those that the process would load. turn_to: as of `Worker`."""
+    def __init__(
+        self,
+        spec: WorkerSpec,
+        *scorers: Scorer,
+        turn_to: Callable[[Started], None] = lambda _: None,
+        beside: ShardWorker | None = None,
+    ) -> None:
+        """scorers: of all models, in place of those that the process would load. turn_to: as of `Worker`. beside: a
+        worker whose models this one scores with, too.
+        """
         need = spec.job.resources
         super().__init__(spec, need.cores, turn_to)
         if spec.own_process:
             sys.setswitchinterval(SWITCH_S)
-        self._opened = OpenedModels(scorers) if scorers else open_scorers(spec)
+        opened = OpenedModels(scorers) if scorers else None
+        self._opened: OpenedModels[Scorer] = beside._opened if beside else opened or open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
-        thread = PreparingThread() if need.prepares_ahead else None
-        if thread is not None:
-            self.watchdog.behind = thread.frame
-        self.models = loaded_models(spec, self._opened.loaded, thread=thread, watch=self.watch)
+        thread = PreparingThread() if need.prepares_ahead and not beside else None
+        self._thread: PreparingThread | None = beside._thread if beside else thread
+        if self._thread is not None:
+            self.watchdog.behind = self._thread.frame
+        self.models = loaded_models(spec, self._opened.loaded, thread=self._thread, watch=self.watch)
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
         self._behind: tuple[Started, Future[Event]] | None = None
@@ -94,9 +94,8 @@ class ShardWorker(Worker):
         """As `Worker.process`. Each result says what the time since the previous one was spent on."""
         self.watch.turn_to("rest")
         try:
-            with answering(self.scorers, self.watchdog):
-                for event in super().process(assignments):
-                    yield self._timed(event)
+            for event in super().process(assignments):
+                yield self._timed(event)
         finally:
             self.watch.turn_to(IDLE)
 
@@ -121,16 +120,16 @@ class ShardWorker(Worker):
             # Nothing else is read or written while a suspect is scored, because it may kill the process.
             alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
             following = None if alone else (yield from self._begin(upcoming))
-            result = yield from self._score(running)
-            yield from self._written()
+            result = yield from self.score_shard(running)
+            yield from self.written()
             if result is not None:
                 self._behind = running.started, result
             if alone:
-                yield from self._written()
+                yield from self.written()
                 following = yield from self._begin(upcoming)
-        yield from self._written()
+        yield from self.written()
 
-    def _written(self) -> Iterator[Event]:
+    def written(self) -> Iterator[Event]:
         """Wait for the write that runs behind the scoring, if there is one."""
         if self._behind is None:
             return
@@ -153,56 +152,46 @@ class ShardWorker(Worker):
             return None
         running = self.begin(assignment)
         yield running.started
-        (first, *_) = _together(assignment)
-        return replace(running, first=self.read(running.storage, first))
+        return replace(running, reads=self.read(running))
 
-    def _score(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
+    def score_shard(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
         shard = running.assignment.shard
         self.turn_to(running.started)
-        assembly = Assembly(self.spec, shard)
-        deadline = time.monotonic() + self.spec.job.retry.shard_s
+        self.deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
-            reading = running.first
-            groups = _together(running.assignment)
-            for pieces, following in zip(groups, (*groups[1:], None), strict=True):
-                joined = yield from self.join_pieces(running, pieces, reading, deadline)
-                scored = yield from self.score_joined(running, joined, {}, assembly, deadline)
-                self.at = At(running.started, pieces[-1].uri)
-                if running.alone:
-                    yield Crumb(shard.id, pieces[0].uri, pieces[0].first_row, 0)
-                assembly.add(joined, scored)
-                if following:
-                    reading = self.read(running.storage, following)
+            joined = yield from self.join_pieces(running)
+            scored = yield from self.score_joined(running, joined, {})
+            self.at = At(running.started, shard.pieces[-1].uri)
+            if running.alone:
+                yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
+            assembly = Assembly(self.spec, shard, joined, scored)
+            del joined, scored  # which would be held while the shard is written
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
             return None
-        return self.writer.submit(self.write, running, assembly, self.ceilings())
+        return self.writer.submit(self.write, replace(running, reads=()), assembly, self.ceilings(), self.claimed())
 
     def score_joined(
         self,
         running: Running,
         joined: JoinedPieces,
         shipped: Mapping[str, Sequence[Batch]],
-        assembly: Assembly,
-        deadline: float,
     ) -> Generator[Crumb, None, ScoredRows]:
         """Score rows that were read, with crumbs if the shard is suspected. shipped: each model's prepared batches."""
         attempt = running.assignment.attempt
         died: dict[str, dict[int, RowFailure]] = {}
         for rows in attempt.skip:
-            if (at := joined.row(rows.uri, rows.row)) is not None:
-                died.setdefault(rows.model, {})[at] = rows.as_failure()
-        first = joined.pieces[0]
+            died.setdefault(rows.model, {}).update(dict.fromkeys(joined.within(rows.uri, rows.row), rows.as_failure()))
+        alone = attempt.singly
         steps = score_models(
             joined.table,
             self.models,
             skip=joined.failures,
             died=died,
-            singly={each.name: joined.of_first(attempt.singly_in(first, each.name)) for each in self.models},
+            singly={alone.model: joined.within(alone.uri, alone.row, alone.rows)} if alone else {},
             budget=self.spec.budget,
             at=joined.at,
-            cuts=assembly.cuts,
             complete=self.spec.job.output.rows == "all",
             ahead=not running.alone,
             shipped=shipped,
@@ -216,20 +205,19 @@ class ShardWorker(Worker):
             self.at = At(running.started, *joined.place(step.first, step.rows), step.model)
             if attempt.crumbs:
                 yield Crumb(self.at.started.shard, self.at.uri, self.at.row, self.at.rows, self.at.model)
-                self.check_time(self.at, deadline)  # a sign of life would take back which rows these are
+                self.check_time(self.at)  # a sign of life would take back which rows these are
             else:
-                yield from self.in_time(self.at, deadline)
+                yield from self.in_time(self.at)
             self.watchdog.calling()
 
-    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage | None = None) -> Event:
+    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage) -> Event:
         """Write a shard, in the writing thread. Returns its receipt, or why it failed.
 
-        ceilings: as `self.ceilings()` when it was scored. usage: of its rows; None for what the scorers have counted.
+        ceilings, usage: as `self.ceilings()` and `self.claimed()` when it was scored.
         """
         storage = running.storage
         try:
-            table = output.table()
-            metrics = output.metrics(table)
+            table, metrics = output.table, output.metrics()
             self._check_epoch(storage)
             self._opened.check()
             witness.refuse(strict=self.spec.job.identity.strict)
@@ -264,12 +252,12 @@ class ShardWorker(Worker):
             seconds=round(max(0.0, seconds), 3),
             started_at=round(running.at, 3),
             retries=running.retries + storage.retries,
-            batches_cut=sum(cuts.batches for cuts in output.cuts.values()),
-            rows_partial=output.partial,
+            batches_cut=output.scored.batches_cut,
+            rows_partial=output.failed - output.lost,
             ceilings=ceilings,
             resident_mb=resident,
             proportional_mb=proportional,
-            usage=self.claimed() if usage is None else usage,
+            usage=usage,
         )
 
     def begin_anew(self) -> None:
@@ -279,7 +267,7 @@ class ShardWorker(Worker):
         witness.news()
 
     def claimed(self) -> Usage:
-        """What language models took since the last call."""
+        """What language models took in this thread since its last call."""
         return NO_USAGE.plus(*(each.requests.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 
     def ceilings(self) -> tuple[int, ...]:

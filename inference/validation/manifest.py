@@ -37,7 +37,7 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
-from nightjar.inference.witness import Collection
+from nightjar.inference.witness.seen import Collection
 
 _MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 

@@ -31,7 +31,7 @@ from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
 from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
 from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
-from nightjar.inference.scoring.watchdog import Watchdog, answering
+from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
 
@@ -120,8 +120,7 @@ def _score(
 
     Returns also which of the rows that are not in the quarantine were scored, as bools in their order.
     """
-    again = Assembly(replace(spec, budget=None), shard)  # what is lost is compared, and has no limit here
-    with Watchdog(spec.job.retry.stall_s) as watchdog, answering((each.scorer for each in models), watchdog):
+    with Watchdog(spec.job.retry.stall_s) as watchdog:
         reads = []
         for piece in shard.pieces:
             watchdog.calling()
@@ -129,7 +128,7 @@ def _score(
         joined = JoinedPieces(shard.pieces, reads)
         skip: dict[str | None, dict[int, RowFailure]] = {}
         for uri, at, model in lost:
-            if (row := joined.row(uri, at)) is not None:
+            for row in joined.within(uri, at):
                 skip.setdefault(model, {})[row] = RowFailure(row, "", "", "")
 
         def score(table: pa.Table, moved: Moved) -> Generator[Ahead, None, ScoredRows]:
@@ -149,7 +148,7 @@ def _score(
                 found = drained(scored_in(orders, joined.table, score), lambda _: watchdog.calling())
         if found is None:
             found = drained(score(joined.table, lambda skip: skip), lambda _: watchdog.calling())
-        again.add(joined, found)
+        again = Assembly(spec, shard, joined, found)
         kept = np.arange(joined.table.num_rows) if found.kept is None else found.kept
         newly = [each.row for each in found.failures if (*joined.place(each.row)[:2], "") not in lost]
     return again, ~np.isin(np.union1d(kept, newly), newly)
@@ -157,7 +156,7 @@ def _score(
 
 def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np.ndarray, part: pa.Table) -> Rescored:
     """scored: as `_score` returns it."""
-    job, now = spec.job, again.table()
+    job, now = spec.job, again.table
     worse = again.failed - line["rows_quarantined"] - line["rows_partial"]
     found = Rescored(shards=1, rows=part.num_rows)
     if worse:

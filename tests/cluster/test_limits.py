@@ -14,9 +14,8 @@ import ray
 from ray.data import DataContext
 
 from nightjar.inference.engine.auditing import audited
-from nightjar.inference.engine.ray.engine import each_in_tasks
+from nightjar.inference.engine.ray.engine import RayEngine, each_in_tasks
 from nightjar.inference.engine.ray.passes import run_pass
-from nightjar.inference.engine.ray.preflight import preflight
 from nightjar.inference.errors import (
     ClusterLost,
     JobError,
@@ -66,7 +65,7 @@ def placed(lake: Lake, files: list[tuple[str, int, int]], model: str, stall_s: f
 
 def preflown(lake: Lake, files: list[tuple[str, int, int]], model: str) -> Loaded:
     """What preflight on Ray comes to."""
-    return preflight(placed(lake, files, model), samples(lake.planned()))
+    return RayEngine().preflight(placed(lake, files, model), samples(lake.planned()))
 
 
 @pytest.mark.parametrize(
@@ -101,7 +100,7 @@ def test_a_row_that_ends_preflights_process_at_once_is_not_taken_for_the_model(l
     kills = "import os, signal\n\n\ndef score(batch):\n    os.kill(os.getpid(), signal.SIGSEGV)\n"
     spec = placed(lake, FILES, kills, stall_s=60)
     for _ in range(3):  # without the wait for each answer, some are lost
-        said = preflight(spec, samples(lake.planned())).sample_error
+        said = RayEngine().preflight(spec, samples(lake.planned())).sample_error
         assert said.startswith("scoring the first rows ended its process")
 
 
@@ -166,7 +165,7 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
     try:
         spec = lake.ready(retry__stall_s=1).worker_spec()
         with pytest.raises(ClusterLost, match=r"3 × retry\.stall_s = 1 s: no process was there for it"):
-            preflight(spec, [])
+            RayEngine().preflight(spec, [])
         events = run_pass(spec, lake.planned().table, [Attempt()] * 8)
         with pytest.raises(RunFailed, match="no progress"):
             list(events)

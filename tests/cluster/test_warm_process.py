@@ -14,7 +14,7 @@ from ray import cloudpickle
 
 from nightjar.flows.cluster import tasks
 from nightjar.flows.cluster.tasks import importing, wait_for_imports
-from nightjar.inference.engine.ray.preflight import preflight
+from nightjar.inference.engine.ray.engine import RayEngine
 from nightjar.inference.engine.ray.warming import taken, warmed
 from nightjar.inference.errors import JobError
 from nightjar.inference.records import Piece
@@ -62,11 +62,11 @@ def test_preflight_takes_the_warm_process_and_ends_it(lake: Lake) -> None:
     spec, places = lake.worker_spec(), samples(lake.planned())
     with warmed(spec.job):
         warm = ray.get(ray.get_actor("nightjar-preflight").__ray_call__.remote(lambda _: os.getpid()))
-        loaded = preflight(spec, places, with_pid)
+        loaded = RayEngine().preflight(spec, places, with_pid)
         first = int(loaded.device)
         assert (first, loaded.notes) == (warm, ())
         wait_until(lambda: not psutil.pid_exists(first), 30, "preflight's process has ended")
-        loaded = preflight(spec, places, with_pid)
+        loaded = RayEngine().preflight(spec, places, with_pid)
         second = int(loaded.device)
     assert second != first
     assert loaded.notes == ()
@@ -97,7 +97,7 @@ def test_a_model_that_ends_the_warm_process_is_refused_as_elsewhere(lake: Lake) 
     said = r"^model\.uses: loading the model ended its process \(exit, signal or out of memory\); load it once"
     spec = lake.worker_spec()
     with warmed(spec.job), pytest.raises(JobError, match=said):
-        preflight(spec, samples(lake.planned()))
+        RayEngine().preflight(spec, samples(lake.planned()))
 
 
 def test_a_warm_process_that_was_lost_is_not_missed(lake: Lake) -> None:
@@ -105,7 +105,7 @@ def test_a_warm_process_that_was_lost_is_not_missed(lake: Lake) -> None:
     spec = lake.worker_spec()
     with warmed(spec.job):
         ray.kill(ray.get_actor("nightjar-preflight"))
-        assert preflight(spec, samples(lake.planned())).device == "cpu"
+        assert RayEngine().preflight(spec, samples(lake.planned())).device == "cpu"
 
 
 def has_the_tasks() -> bool:

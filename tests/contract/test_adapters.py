@@ -29,8 +29,7 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 from predicting import dependence, loaded_by_looking
 
 F32 = pa.float32()

@@ -19,8 +19,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 from nightjar.inference.tensors import VariableShapedTensor
 from predicting import loaded_by_looking
 from support import Lake

@@ -14,8 +14,7 @@ from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 from textmodels import save_model, sentences, text_job, transformers
 
 skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")

@@ -99,7 +99,6 @@ def spec_of(root: Path) -> Any:
 
 def preflight(root: Path) -> tuple[Any, list[str]]:
     """What preflight answers, and what it says of what identity does not cover."""
-    from nightjar.inference import witness
     from nightjar.inference.errors import JobError
     from nightjar.inference.run import scoring
     from nightjar.inference.scoring.preflight import (
@@ -109,6 +108,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         samples,
     )
     from nightjar.inference.scoring.worker import ShardWorker
+    from nightjar.inference.witness.seen import sentences
 
     spec, plan = spec_of(root)
     for name in [name for name in sys.modules if name.partition(".")[0] in {"predict", "mylib", "h", "pkg", "prep"}]:
@@ -122,7 +122,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
         scoring.refuse_external_reads(spec.job, outcome.outside)
     except JobError as error:
         return str(error), []
-    return outcome, witness.sentences(outcome.outside)
+    return outcome, sentences(outcome.outside)
 
 
 def score(root: Path) -> list[str]:

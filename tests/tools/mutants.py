@@ -138,7 +138,7 @@ ROOMS = {
     ),
     "scoring": Room(
         (
-            *("scoring/as*.py", "scoring/attempts.py", "scoring/batchsize.py", "scoring/memory.py"),
+            *("scoring/as*.py", "scoring/attempts.py", "scoring/memory.py"),
             *("scoring/microbatches.py", "scoring/preflight.py"),
             *("scoring/suspects.py", "scoring/watchdog.py", "scoring/worker.py"),
         ),

@@ -1,6 +1,6 @@
 """The engine that scores on the Ray cluster to which this process is connected.
 
-Passes and preflight have modules of their own. The audit and rescoring need no pool: they are plain tasks with a time
+Passes have a module of their own. Preflight, the audit and rescoring need no pool: they are plain tasks with a time
 limit.
 """
 
@@ -9,6 +9,8 @@ from __future__ import annotations
 import itertools
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -16,19 +18,22 @@ import ray
 import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+from nightjar.inference import predictors
 from nightjar.inference.engine.auditing import audit_here, audited, each_here, is_small
-from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S, Take, try_model
 from nightjar.inference.engine.ray.capacity import Demand, alive, check_cluster, total
-from nightjar.inference.engine.ray.preflight import preflight
-from nightjar.inference.engine.ray.processes import capture
-from nightjar.inference.errors import ClusterLost, NightjarError
+from nightjar.inference.engine.ray.processes import capture, gather
+from nightjar.inference.engine.ray.warming import taken
+from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.attempts import host_of
-from nightjar.inference.scoring.preflight import Loaded, PreflightSteps, preflight_steps
+from nightjar.inference.scoring.child import WorkLost
+from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, Ready, observed, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
@@ -36,6 +41,17 @@ from nightjar.inference.validation.rescore import rescore as rescore_shards
 
 T = TypeVar("T")
 R = TypeVar("R")
+
+_LOST = (
+    ray.exceptions.WorkerCrashedError,
+    ray.exceptions.RayActorError,
+    ray.exceptions.OutOfMemoryError,
+    ray.exceptions.NodeDiedError,
+)
+"""Ray's errors for a process that was lost: by itself, by Ray because the node's memory was short, or with its node."""
+
+_STREAMED: dict[str, Any] = {"num_returns": "streaming", "_generator_backpressure_num_objects": 1}
+"""Each answer has arrived before the next step begins, which may end the process, and lose what is still under way."""
 
 
 class RayEngine:
@@ -45,7 +61,25 @@ class RayEngine:
         check_cluster(job)
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
-        return preflight(spec, places, steps)
+        """As `protocol.try_model`, in a process of the cluster without restarts."""
+
+        @contextmanager
+        def begin(places: Sequence[Piece]) -> Iterator[Take]:
+            answers, end = _begun(spec, steps, list(places))
+            if spec.revision:
+                # A pass follows. Ray Data takes a second to import, and this process only waits here.
+                from nightjar.inference.engine.ray import passes  # noqa: F401
+            try:
+                yield partial(_take, answers)
+            finally:
+                end()
+
+        try:
+            return try_model(spec.job, places, begin)
+        except NightjarError:
+            # After a success the first pass does this at its end. On several nodes it takes seconds.
+            gather(spec)
+            raise
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]
@@ -147,6 +181,43 @@ def _answer(task: Any, what: str) -> Any:
         raise
     except ray.exceptions.RayError as error:
         raise ClusterLost(f"the cluster lost {what}: {clip(str(error))}") from error
+
+
+def _begun(spec: WorkerSpec, steps: PreflightSteps, places: list[Piece]) -> tuple[Any, Callable[[], None]]:
+    """Begin preflight in the process that waits for it, or in a new one. Returns its answers, and what ends it."""
+    demand = Demand(spec.job.resources)
+    warm = taken(spec.job.retry.stall_s) if demand.plain else None
+    if warm is not None:
+        answers = warm.run.options(**_STREAMED).remote(_captured, steps, spec, places)
+        return answers, partial(ray.kill, warm)
+    task: Any = ray.remote(**demand.options(), max_retries=0, max_calls=1, **_STREAMED)(_captured)
+    answers = task.options(name="nightjar preflight").remote(steps, spec, places)
+    return answers, partial(ray.cancel, answers, force=True)
+
+
+def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> Iterator[Outcome | Ready]:
+    logs = capture(spec)
+    predictors.warm(spec.job)  # the limit is for the model, not for the import of its library
+    yield Ready()
+    yield from observed(spec.job, steps, partial(ShardWorker, spec), places)
+    logs.close()
+
+
+def _take(answers: Any, patience_s: float) -> Outcome | Ready | None:
+    """As `protocol.Take`."""
+    if not ray.wait([answers], timeout=patience_s)[0]:
+        raise TimeoutError
+    try:
+        found: Outcome | Ready = ray.get(next(answers))
+    except StopIteration:
+        return None
+    except ray.exceptions.RayTaskError as error:
+        if isinstance(error.cause, JobError):
+            raise JobError(clip(str(error.cause))) from error
+        raise WorkLost(f"failed with {clip(str(error.cause))}", died=False) from error
+    except _LOST as error:
+        raise WorkLost("ended its process (exit, signal or out of memory)", died=True) from error
+    return found
 
 
 def _call(work: Callable[[T], R], given: T) -> R:

@@ -14,7 +14,6 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
-from nightjar.inference.garbage import users_code_begins
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns, columns_to_read, with_declared
 from nightjar.inference.input.sources.protocol import Description, Source
@@ -101,7 +100,6 @@ def _own(spec: str, folder: str) -> Source:
     Raises:
         JobError: It cannot be imported or made, or is no `Source`. Names `input.format`.
     """
-    users_code_begins()
     found = find("input.format", spec, Path(folder))
     try:
         source = found() if isinstance(found, type) else found

@@ -6,7 +6,6 @@ import gc
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 
 import pytest
 
@@ -77,37 +76,6 @@ def test_code_that_changes_it_meanwhile_has_the_last_word() -> None:
         assert gc.get_threshold()[0] == 4321
     finally:
         gc.set_threshold(*before)
-
-
-CYCLE = """
-import sys
-from pathlib import Path
-from nightjar.inference.garbage import kept_to_the_end, users_code_begins
-
-class Keeps:
-    def __init__(self, path):
-        self.itself, self.file = self, Path(path).open("w")
-        self.file.write("what it noted")
-
-if sys.argv[2] != "a program":
-    kept_to_the_end()
-imported = Keeps(f"{sys.argv[1]}/imported")
-if sys.argv[2] != "no code":
-    users_code_begins()
-sys.keeps = Keeps(f"{sys.argv[1]}/users")
-"""
-
-
-@pytest.mark.parametrize(
-    ("process", "written"),
-    [("a command", {"users"}), ("no code", set()), ("a program", {"imported", "users"})],
-)
-def test_the_end_of_a_command_finds_what_the_users_code_left_open(
-    process: str, written: set[str], tmp_path: Path
-) -> None:
-    """What was there before the user's code stays to the end, unless the process is somebody else's program."""
-    subprocess.run([sys.executable, "-c", CYCLE, str(tmp_path), process], check=True, timeout=120)
-    assert {path.name for path in tmp_path.iterdir() if path.read_text()} == written
 
 
 @pytest.mark.parametrize(("uses", "seldom"), [("torch", True), ("mine:Model", False)])

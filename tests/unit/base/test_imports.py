@@ -87,7 +87,6 @@ ORDER = {
         "jsonform",
         "errors",
         "messages",
-        "lazy",
         "stopwatch",
         "garbage",
         "environ",
@@ -183,7 +182,7 @@ def importers(room: str, module: str) -> set[str]:
             "ray",
             {
                 f"inference/engine/ray/{name}.py"
-                for name in ("capacity", "engine", "internals", "passes", "preflight", "processes", "warming")
+                for name in ("capacity", "engine", "internals", "passes", "processes", "warming")
             },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import json
 import re
 import sys
 from collections.abc import Callable
@@ -126,15 +127,15 @@ def test_packages_that_the_job_names_count(make_job: MakeJob) -> None:
 def test_an_editable_package_whose_modules_cannot_be_found_does_not_count_silently(
     make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some are imported by a loader of their build tool, and only that knows where they lie."""
-    origin = '{"url": "file:///work", "dir_info": {"editable": true}}'
+    """Some are imported by a loader of their build tool. The modules of the installed folder count."""
+    origin = json.dumps({"url": f"file://{tmp_path}/work", "dir_info": {"editable": True}})
     notes = {"METADATA": "Metadata-Version: 2.1\nName: odd-lib\nVersion: 1\n", "direct_url.json": origin}
     notes["RECORD"] = "_odd_lib_loader.py,,\nodd.pth,,\n"
     write(tmp_path / "site/odd_lib-1.dist-info", notes)
     write(tmp_path / "site", {"odd.pth": "import _odd_lib_loader\n", "_odd_lib_loader.py": ""})
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     with pytest.raises(
-        JobError, match=r"^identity\.packages: 'odd-lib' is an editable installation that does not tell"
+        JobError, match=r"^identity\.packages: 'odd-lib' is an editable installation of .*/work/, where no module lies"
     ):
         fix(STORAGE, make_job(identity={"packages": ["odd-lib"]}))
     write(tmp_path / "site", {"odd.pth": str(write(tmp_path / "work", {"odd.py": "", "night/out/part": ""}))})

@@ -38,7 +38,7 @@ from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.witness import Collection, sentences
+from nightjar.inference.witness.seen import Collection, sentences
 from runpages import PUBLICATION, PUBLISHED, failed_page
 from support import Lake
 

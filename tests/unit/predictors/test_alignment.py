@@ -13,8 +13,7 @@ import pytest
 
 from nightjar.inference.errors import BatchesBroken, IndexInvalid, LengthInvalid
 from nightjar.inference.predictors.outputs import RowsRaised, aligned, normalise
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import Cuts, drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, Cuts, drained, score_table
 from nightjar.inference.scoring.prepared_batches import part
 
 TYPES = {"score": pa.float64()}

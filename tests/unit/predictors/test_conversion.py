@@ -20,8 +20,7 @@ from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.conversion import to_arrow
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 
 torch = lazily("torch")
 

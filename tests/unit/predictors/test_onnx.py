@@ -27,8 +27,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

@@ -13,8 +13,7 @@ import pytest
 
 from lazily import lazily
 from nightjar.inference.predictors.adapter import is_memory
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 
 lightgbm = lazily("lightgbm")
 onnxruntime = lazily("onnxruntime")

@@ -10,8 +10,7 @@ import pytest
 
 from modeljobs import model_job
 from nightjar.inference.predictors import load_scorer
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
 from predicting import TABLE, MakeJob, jobs_in, scored
 
 

@@ -85,10 +85,14 @@ def test_a_few_suspects_are_judged_while_nothing_has_succeeded() -> None:
     assert len(pending.riding(succeeded=True).shards) == 1
 
 
-def test_a_packed_shard_that_failed_is_split_and_one_that_died_rides_again() -> None:
-    of = plan(5, 5, files=2)
-    pending = failures(of, failed("s0"), died("s1")).pending(of, set())
-    assert (pending.packed, pending.shards) == (["s0"], ["s1"])
+def test_a_packed_shard_that_failed_or_died_twice_is_split_and_one_that_died_once_rides_again() -> None:
+    """Whichever command saw it die."""
+    of = plan(5, 5, 5, files=2)
+    pending = failures(of, failed("s0"), died("s1"), died("s2"), died("s2")).pending(of, set())
+    assert (pending.packed, pending.shards) == (["s0", "s2"], ["s1"])
+    found = Failures(of, {"s1": [died("s1")]}, TRIES)
+    found.add(died("s1"))
+    assert found.pending(of, set()).packed == ["s1"]
 
 
 def test_repeating_the_command_grants_new_attempts_but_keeps_what_kills() -> None:

@@ -24,14 +24,15 @@ def piece(name: str, first_row: int = 0) -> Piece:
 def assembled(lake: Lake, *pieces: Piece) -> tuple[Assembly, list[pa.Table]]:
     """A shard of these pieces of eight rows each, and what is written of them with the label of each row."""
     spec = lake.worker_spec()
-    made, written = Assembly(spec, Shard("s", pieces)), []
-    for at, each in enumerate(pieces):
-        read = lake_rows(each.first_row)
-        outputs = pa.table({"score": pa.array(KEPT / 10 + at, pa.float32())})
-        joined = JoinedPieces([each], [RowsRead(read.select(spec.schema.names))])
-        made.add(joined, ScoredRows(outputs, KEPT, ()))
-        written.append(read.take(pa.array(KEPT)).append_column("score", outputs["score"]))
-    return made, written
+    read = [lake_rows(each.first_row) for each in pieces]
+    scores = [pa.array(KEPT / 10 + at, pa.float32()) for at in range(len(pieces))]
+    joined = JoinedPieces(pieces, [RowsRead(each.select(spec.schema.names)) for each in read])
+    kept = np.concatenate([8 * at + KEPT for at in range(len(pieces))])
+    outputs = pa.table({"score": pa.concat_arrays(scores)})
+    written = [
+        each.take(pa.array(KEPT)).append_column("score", [score]) for each, score in zip(read, scores, strict=True)
+    ]
+    return Assembly(spec, Shard("s", pieces), joined, ScoredRows(outputs, kept, ())), written
 
 
 def lake_rows(first: int) -> pa.Table:
@@ -52,7 +53,7 @@ def test_of_a_share_exactly_the_rows_that_are_drawn_are_described(lake: Lake) ->
         chosen.append(table.take(pa.array(rows)))
     expected.update(pa.concat_tables(chosen))
     assert 0 < expected.rows < 2 * len(KEPT)
-    assert made.metrics(made.table()).profile == expected
+    assert made.metrics().profile == expected
 
 
 def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
@@ -63,4 +64,4 @@ def test_slices_are_those_of_the_rows_with_their_labels(lake: Lake) -> None:
     expected = Slices.for_job(job)
     whole = pa.concat_tables(written)
     expected.update(whole.select(["name", "score"]), whole["id"])
-    assert made.metrics(made.table()).slices == expected != Slices.for_job(job)
+    assert made.metrics().slices == expected != Slices.for_job(job)

@@ -20,9 +20,9 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
 from nightjar.inference.records import Counts, Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.batchsize import BatchSize
 from nightjar.inference.scoring.microbatches import (
     ALLOWED,
+    BatchSize,
     Cuts,
     ScoredRows,
     score_table,

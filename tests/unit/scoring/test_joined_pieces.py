@@ -13,8 +13,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
 from nightjar.inference.scoring.assembly import JoinedPieces
-from nightjar.inference.scoring.batchsize import BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_table
+from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
 from support import Lake
 
 TYPES = {"score": pa.int64()}
@@ -71,9 +70,10 @@ def test_a_place_in_the_table_is_a_place_in_a_file(sizes: list[int], data: st.Da
     assert (uri, row) == (f"f{x - x % 100}", 100 + x % 100)
     within = joined.table["x"][first + rows - 1].as_py() // 100 == x // 100
     assert count == (rows if within else 0)
-    assert joined.row(uri, row) == first
-    assert joined.row("another", row) is None
-    assert joined.row(uri, 99) is None
+    assert joined.within(uri, row) == range(first, first + 1)
+    assert joined.within(uri, 0, 1000) == range(first - row + 100, first - row + 100 + sizes[(x - x % 100) // 100])
+    assert not joined.within("another", row)
+    assert not joined.within(uri, 99)
 
 
 def test_rows_that_are_left_out_or_cannot_be_read_keep_their_places_in_their_files() -> None:
@@ -85,11 +85,11 @@ def test_rows_that_are_left_out_or_cannot_be_read_keep_their_places_in_their_fil
     single = JoinedPieces(pieces[:1], [one])
     assert (single.pieces[0].rows, single.failures) == (4, {1: row})
     assert [single.at(row) for row in range(3)] == [100, 102, 103]
-    assert (single.of_first(range(1, 4)), single.of_first(range(0))) == (range(1, 3), range(0))
+    assert (single.within("one", 101, 3), single.within("one", 101)) == (range(1, 3), range(0))
     both = JoinedPieces(pieces, [one, other])
     assert both.failures == {1: row, 3: replace(row, row=3)}
     assert [both.at(row) for row in range(5)] == list(range(5))
-    assert both.of_first(range(1, 4)) == range(1, 3)
+    assert (both.within("one", 101, 3), both.within("other", 1, 9)) == (range(1, 3), range(4, 5))
     assert [both.place(row)[:2] for row in range(5)] == [
         ("one", 100),
         ("one", 102),

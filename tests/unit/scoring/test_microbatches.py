@@ -25,13 +25,14 @@ from nightjar.inference.errors import (
 from nightjar.inference.messages import TRACEBACK_CHARS
 from nightjar.inference.predictors.outputs import normalise
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.batchsize import BatchSize, auto_batch_rows
 from nightjar.inference.scoring.microbatches import (
     Ahead,
+    BatchSize,
     ScoredRows,
     drained,
     score_table,
 )
+from nightjar.inference.scoring.models import auto_batch_rows
 
 torch = lazily("torch")
 

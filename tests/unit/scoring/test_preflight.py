@@ -15,7 +15,6 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nightjar.inference import witness
 from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.rows import RowsRead
@@ -35,6 +34,7 @@ from nightjar.inference.scoring.preflight import (
 )
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.witness import audit as witness
 from predicting import told
 from support import Lake, OneStep
 

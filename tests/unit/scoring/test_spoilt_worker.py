@@ -185,7 +185,7 @@ def test_what_ends_a_process_between_reading_and_writing_is_blamed_on_a_file_and
 ) -> None:
     """While rows are put together the predictor has none."""
     lake.ready()
-    monkeypatch.setattr(Assembly, "add", ended)
+    monkeypatch.setattr(Assembly, "__init__", ended)
     events, spoilt = process(lake)
     last = events[-1]
     shard = next(iter(lake.planned().shards()))

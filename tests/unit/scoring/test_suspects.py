@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.records import Failed, Piece, RowFailure
+from nightjar.inference.records import Failed, RowFailure
 from nightjar.inference.scoring.suspects import (
     MAX_CULPRITS,
     Attempt,
@@ -158,14 +158,6 @@ def test_a_row_that_hung_goes_to_the_quarantine_with_what_was_said_of_it() -> No
     assert Rows(URI, 7, 1).as_failure() == RowFailure(
         7, "ProcessDied", "scoring this row ended its process without an exception (exit, signal or out of memory)", ""
     )
-
-
-def test_rows_are_of_the_piece_in_which_they_begin() -> None:
-    piece = Piece(URI, 1, "1", 10, 5, (1, 2))
-    assert [row for row in range(20) if Rows(URI, row, 1).within(piece)] == [10, 11, 12, 13, 14]
-    assert not Rows("/lake/b.parquet", 12, 1).within(piece)
-    assert Attempt(singly=Rows(URI, 12, 2)).singly_in(piece) == range(2, 4)
-    assert Attempt(singly=Rows(URI, 15, 2)).singly_in(piece) == Attempt().singly_in(piece) == range(0)
 
 
 def test_a_repeated_command_knows_the_killers_and_has_all_its_attempts() -> None:

@@ -62,16 +62,6 @@ def test_arrow_uses_the_systems_allocator() -> None:
         pa.set_memory_pool(before)
 
 
-def test_memory_in_use_is_told_in_megabytes_where_the_system_tells_it(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    told = tmp_path / "smaps_rollup"
-    monkeypatch.setattr(memory, "_ROLLUP", told)
-    assert memory.in_use() == (0, 0)
-    told.write_text("55d0-7ffc ---p 00000000 00:00 0    [rollup]\nRss:    4000000000 kB\nPss:    1000000 kB\n")
-    assert memory.in_use() == (4096000, 1024)
-
-
 HELD_AND_FREED = """
 import sys
 from nightjar.inference.scoring import memory

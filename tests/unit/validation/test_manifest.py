@@ -45,7 +45,7 @@ from nightjar.inference.validation.manifest import (
     write_manifest,
 )
 from nightjar.inference.validation.rescore import Rescored
-from nightjar.inference.witness import Collection
+from nightjar.inference.witness.seen import Collection
 from outputs import FIRST_MANIFEST
 from support import Lake
 

@@ -26,14 +26,14 @@ from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import Seen
 from nightjar.inference.storage.local import LocalStorage
-from nightjar.inference.witness import Collection, literals, note_names, sentences, unwatch, watch
+from nightjar.inference.witness.audit import literals, note_names, unwatch, watch
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import Places
-from nightjar.inference.witness.seen import PER_FOLDER, PER_KIND
+from nightjar.inference.witness.seen import PER_FOLDER, PER_KIND, Collection, sentences
 
 CHILD = """
 import importlib, json, os, sys
-from nightjar.inference.witness import note_names, watch
+from nightjar.inference.witness.audit import note_names, watch
 
 root, ways = sys.argv[1], json.loads(sys.argv[2])
 found = {}
