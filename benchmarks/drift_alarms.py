@@ -25,9 +25,10 @@ import yaml
 from report import table
 
 from nightjar.inference.job.file import parse_job
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.validation.gates import Baseline, Evidence, Found, LastNight, evaluate
+from nightjar.inference.validation.gates import Baseline, Evidence, Found, NightEvidence, evaluate
 from nightjar.inference.validation.gates.rules import gates_of
 
 FLIGHTS = Path(__file__).resolve().parent.parent / "examples" / "flights"
@@ -77,7 +78,9 @@ class Nights:
 
     def failed(self, before: Profile, now: Profile) -> dict[str, str]:
         """The checks that a night fails, with what each found."""
-        last = LastNight("last", "2026-11-18", rows(before))
+        last = NightEvidence(
+            job="flights", run_id="last", date="2026-11-18", shards=1, rows_in=rows(before), metrics=Figures({})
+        )
         evidence = Evidence(Found(2, rows(now), last=last), rows_in=rows(now), metrics=Metrics(profile=now))
         evidence = replace(evidence, baselines={"last": Baseline("last night", before)})
         results = evaluate(self.gates.values(), evidence)
