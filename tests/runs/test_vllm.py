@@ -163,13 +163,31 @@ def test_greedy_answers_are_those_of_the_model_itself(smollm: str, direct: Any) 
     assert (found.usage.requests, found.usage.failed) == (4, 3)
 
 
+def test_the_probability_of_each_choice_is_that_of_its_tokens(smollm: str, direct: Any) -> None:
+    """As transformers computes them, renormalised where the choices part."""
+    named = ["good", "bad", "bad weather"]
+    found = ask(
+        smollm, ASKED, choice=named, outputs={"said": "string", "good": "float64", "probabilities": "list<float64>"}
+    )
+    good, bad, weather = (direct.of(name) for name in named)
+    assert weather[: len(bad)] == bad
+    for row, text in enumerate(ASKED):
+        prompt = direct.tokens(text)
+        first = direct.next(prompt)[[good[0], bad[0]]]
+        share = np.exp(first) / np.exp(first).sum()
+        after = direct.next([*prompt, *bad])[[direct.of("<|im_end|>")[0], weather[len(bad)]]]
+        ends = np.exp(after) / np.exp(after).sum()
+        wanted = [share[0], share[1] * ends[0], share[1] * ends[1]]
+        assert found.outputs["probabilities"][row] == pytest.approx(wanted, abs=2e-3)
+        assert found.outputs["good"][row] == found.outputs["probabilities"][row][0]
+        assert found.outputs["said"][row] == named[int(np.argmax(wanted))]
+
+
 def test_answers_have_the_form_that_the_job_asks_for(smollm: str) -> None:
     """One that is cut before it has it costs its row."""
     regex = r"[0-9]{4}-[0-9]{2}"
     dates = ask(smollm, ASKED, regex=regex, sampling={"max_tokens": 20, "temperature": 0}).outputs["answer"]
     assert all(len(each) == 7 and each[4] == "-" for each in dates)
-    named = ["good", "bad", "bad weather"]
-    assert set(ask(smollm, ASKED, choice=named, sampling=GREEDY).outputs["answer"]) <= set(named)
     cut = ask(smollm, ASKED[:1], regex=regex, sampling={"max_tokens": 2, "temperature": 0}).outputs["answer"]
     assert "was cut after 2 tokens, before it had the form of model.regex" in str(cut[0])
 

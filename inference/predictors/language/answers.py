@@ -1,7 +1,8 @@
 """What a language model answered, as the job's outputs.
 
 `prompt_tokens`, `output_tokens`, `cached_tokens` and `finish_reason` are known for each answer. With `json_schema`
-every other output is a property of the answer. Otherwise the only other output is its text.
+every other output is a property of the answer. Otherwise the only other output is its text; with `choice`, and a model
+that says so, also the probability of each choice, by its name, and those of all, as `probabilities`.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import nearest
@@ -36,6 +37,9 @@ REASON = "finish_reason"
 STOPPED, CUT = "stop", "length"
 """Reasons why an answer ended: the model ended it, or it had the most tokens that it may have."""
 
+PROBABILITIES = "probabilities"
+"""The output that has the probability of each choice, in their order."""
+
 _CHOSEN = "choice"
 """The property of the answer that has the choice, where a schema is all that can be asked for."""
 
@@ -45,6 +49,7 @@ class Answer:
     """The answer to one prompt.
 
     vector: of the prompt, where that was asked for in place of a text. refusal: why there is no text, if there is none.
+    probabilities: of the job's choices, if known.
     """
 
     text: str = ""
@@ -54,23 +59,26 @@ class Answer:
     cached_tokens: int = 0
     vector: Sequence[float] | None = None
     refusal: str = ""
+    probabilities: Sequence[float] | None = None
 
 
 class Reader:
     """Reads the job's outputs out of answers. schema: that each answer is to follow, as JSON Schema; None for none."""
 
-    def __init__(self, job: ModelJob, *, plain: bool = False) -> None:
-        """plain: whether a choice is an answer as it stands; else it is a property of one."""
+    def __init__(self, job: ModelJob, *, probabilities: bool = False) -> None:
+        """probabilities: whether the probability of each choice is known."""
         options = job.model.options
         self._types = job.model.output_types()
         self._given: Mapping[str, Any] | None = options.get("json_schema")
-        self._choices: Sequence[str] | None = None if plain else options.get("choice")
-        self._form, self._pattern = "regex", _compiled(options.get("regex"))
-        if plain and "choice" in options:
-            self._form, self._pattern = "choice", re.compile("|".join(map(re.escape, options["choice"])))
+        self._choices: Sequence[str] | None = options.get("choice")
+        self._regex = _compiled(options.get("regex"))
         self._read = [name for name in self._types if name not in (*COUNTED, REASON)]
         for name in self._types:
             _check_known(name, self._types[name])
+        if self._choices is not None and probabilities:
+            known = (*self._choices, PROBABILITIES)
+            _check_probabilities({name: self._types[name] for name in self._read if name in known}, self._choices)
+            self._read = [name for name in self._read if name not in known]
         if self._given is not None:
             _check_properties(self._given, self._read)
         elif options.get("api") == EMBEDDINGS:
@@ -97,9 +105,13 @@ class Reader:
         known = {name: getattr(answer, name) for name in (*COUNTED, REASON) if name in self._types}
         if answer.vector is not None:
             return known | dict.fromkeys(self._read, answer.vector)
-        if self._pattern is not None and not self._pattern.fullmatch(answer.text):
-            _check_whole(answer, f"it had the form of model.{self._form}")
-            raise AnswerInvalid(f"the answer has not the form of model.{self._form}: {answer.text[:200]!r}")
+        if answer.probabilities is not None:
+            each = dict(zip(self._choices or (), answer.probabilities, strict=True))
+            likely = {**each, PROBABILITIES: answer.probabilities}
+            chosen = {name: likely[name] for name in self._types if name in likely}
+            return chosen | known | self._fitting(dict.fromkeys(self._read, answer.text))
+        if self._regex is not None:
+            self._check_form(self._regex, answer)
         if self.schema is None:
             return known | self._fitting(dict.fromkeys(self._read, answer.text))
         found = self._parsed(answer)
@@ -109,6 +121,11 @@ class Reader:
 
     def _fitting(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: fitting(name, value, self._types[name], "the answer has") for name, value in values.items()}
+
+    def _check_form(self, regex: re.Pattern[str], answer: Answer) -> None:
+        if not regex.fullmatch(answer.text):
+            _check_whole(answer, "it had the form of model.regex")
+            raise AnswerInvalid(f"the answer has not the form of model.regex: {answer.text[:200]!r}")
 
     def _parsed(self, answer: Answer) -> Any:
         """The answer as JSON that follows the schema."""
@@ -190,6 +207,15 @@ def _compiled(regex: str | None) -> re.Pattern[str] | None:
         return re.compile(regex, re.DOTALL)
     except re.error as error:
         raise JobError(f"model.regex: {error}") from None
+
+
+def _check_probabilities(types: Mapping[str, pa.DataType], choices: Sequence[str]) -> None:
+    """Check the types of outputs that are probabilities."""
+    for name, kind in types.items():
+        if name == PROBABILITIES and not (is_list(kind) and getattr(kind, "list_size", -1) in {len(choices), -1}):
+            raise JobError(f"model.outputs.{name}: has one number for each choice; write float32[{len(choices)}]")
+        if name != PROBABILITIES and not is_number(kind):
+            raise JobError(f"model.outputs.{name}: is the probability of this choice; write float32, not {kind}")
 
 
 def _check_known(name: str, kind: pa.DataType) -> None:

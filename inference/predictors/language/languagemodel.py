@@ -62,6 +62,9 @@ FORMS = ("json_schema", "regex", "choice")
 class LanguageModel(Adapter):
     """Base of these adapters."""
 
+    probabilities = False
+    """Whether the probability of each choice is known."""
+
     def check_keys(self, job: ModelJob) -> None:
         options = job.model.options
         prompt = prompt_of(job)
@@ -76,7 +79,7 @@ class LanguageModel(Adapter):
             raise JobError(f"model.{forms[0]}: model.{forms[1]} is there, too; keep one of the two")
         if isinstance(schema := options.get("json_schema"), Mapping):
             check_schema(schema)
-        Reader(job)
+        Reader(job, probabilities=self.probabilities)
         check_rescored(job)
 
     def named(self, job: ModelJob) -> tuple[str, tuple[str, ...]]:

@@ -6,8 +6,12 @@ that keeps a GPU.
 
 from __future__ import annotations
 
+import math
 import os.path
+import time
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,9 +21,11 @@ from nightjar.inference.job.options import keywords, text, whole
 from nightjar.inference.predictors.adapter import Predictor, check_trusted, missing, needed, versions
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel, prompt_of
+from nightjar.inference.predictors.language.requests import usage_of
 from nightjar.inference.predictors.language.vllmengine import Asked, EngineFailed, VllmRequests, import_vllm
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
+from nightjar.inference.records import Usage
 
 _OURS = {
     "n": "each row has one answer",
@@ -59,6 +65,7 @@ class OnVllm(OnTorch):
 class VLLM(LanguageModel, OnVllm):
     """The `Adapter` of vLLM."""
 
+    probabilities = True
     options = (
         *ASKED,
         text("regex", "each answer has this form, a regular expression", "none"),
@@ -73,6 +80,8 @@ class VLLM(LanguageModel, OnVllm):
         for key, why in _OURS.items():
             if key in options.get("sampling", {}):
                 raise JobError(f"model.sampling.{key}: {why}; leave it out")
+        if "choice" in options and "sampling" in options:
+            raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
         if "model" in options.get("engine", {}):
             raise JobError("model.engine.model: model.path names the model; leave it out")
         check_code_trusted(job, options.get("engine", {}))
@@ -126,6 +135,53 @@ def needs_vllm(job: ModelJob) -> None:
         raise missing(job.model.uses, ("vllm",)) from error
 
 
+Tokens = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Choices:
+    """Answers as tokens. forks: where they part: by the tokens that they share, those that may follow."""
+
+    answers: tuple[Tokens, ...]
+    forks: Mapping[Tokens, Tokens]
+
+    def probabilities(self, found: Mapping[Tokens, Mapping[int, float]]) -> list[float]:
+        """The probability of each answer; their sum is 1.
+
+        found: by fork, the logarithm of the probability of each of its tokens, up to a constant.
+        """
+        likely = []
+        for answer in self.answers:
+            product = 1.0
+            for place, token in enumerate(answer):
+                if (logarithms := found.get(answer[:place])) is not None:
+                    most = max(logarithms.values())
+                    powers = {each: math.exp(logarithm - most) for each, logarithm in logarithms.items()}
+                    product *= powers[token] / sum(powers.values())
+            likely.append(product)
+        return likely
+
+
+def choices(answers: Sequence[Sequence[int]], end: int) -> Choices:
+    """Find where the answers part. end: the token that ends an answer which another one goes on from.
+
+    Raises:
+        ValueError: Two of them are the same.
+    """
+    known = [tuple(answer) for answer in answers]
+    if len(set(known)) < len(known):
+        raise ValueError("two answers have the same tokens")
+    ended = tuple(
+        (*answer, end) if any(other[: len(answer)] == answer for other in known if other != answer) else answer
+        for answer in known
+    )
+    following: dict[Tokens, dict[int, None]] = defaultdict(dict)
+    for answer in ended:
+        for place, token in enumerate(answer):
+            following[answer[:place]][token] = None
+    return Choices(ended, {path: tuple(tokens) for path, tokens in following.items() if len(tokens) > 1})
+
+
 class VllmModel(VllmRequests):
     """The model as a `Predictor`."""
 
@@ -133,7 +189,7 @@ class VllmModel(VllmRequests):
         """path: the model's folder."""
         options = job.model.options
         self._api: str = options.get("api", CHAT)
-        self._prompt, self._reader = prompt_of(job), Reader(job, plain=True)
+        self._prompt, self._reader = prompt_of(job), Reader(job, probabilities=True)
         super().__init__(
             job,
             path,
@@ -150,6 +206,7 @@ class VllmModel(VllmRequests):
                 f"model.api: {job.model.path} has no chat template, so it cannot be asked as a chat; write "
                 "api: completions, or choose a model that was made for chats"
             )
+        self._choices = self._parted(options["choice"]) if "choice" in options else None
         self._params = _params(options, self.engine.sampling)
 
     def request(self, row: dict[str, Any]) -> Asked:
@@ -166,6 +223,58 @@ class VllmModel(VllmRequests):
     def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
         return self._reader.row(answer)
 
+    async def answer(self, request: Asked) -> tuple[Answer, Usage]:
+        if self._choices is None:
+            return await super().answer(request)
+        sent = time.monotonic()
+        answer = await self._chosen(request.tokens, self._choices)
+        return answer, usage_of(answer, time.monotonic() - sent)
+
+    async def _chosen(self, request: Sequence[int], known: Choices) -> Answer:
+        """Ask at each place where the choices part which token follows."""
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind
+
+        # One after the other, so that each finds the prompt in the cache.
+        found: dict[Tokens, dict[int, float]] = {}
+        cached = 0
+        for path, tokens in known.forks.items():
+            params = SamplingParams(
+                max_tokens=1,
+                temperature=0,
+                logprob_token_ids=list(tokens),
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
+            output = await self.engine.ask([*request, *path], params)
+            (first,) = output.outputs[0].logprobs
+            found[path] = {token: first[token].logprob for token in tokens}
+            cached = cached or output.num_cached_tokens or 0
+        likely = known.probabilities(found)
+        return Answer(
+            text=self._named[likely.index(max(likely))],
+            finish_reason="stop",
+            prompt_tokens=len(request),
+            output_tokens=len(known.forks),
+            cached_tokens=cached,
+            probabilities=likely,
+        )
+
+    def _parted(self, names: Sequence[str]) -> Choices:
+        """The choices as tokens."""
+        from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS
+
+        self._named = tuple(names)
+        try:
+            known = choices(self.tokens(names, special=False), self.tokenizer.eos_token_id)
+        except ValueError as error:
+            raise JobError(f"model.choice: {error}; word them otherwise") from None
+        if (most := max(map(len, known.forks.values()), default=0)) > MAX_LOGPROB_TOKEN_IDS:
+            raise JobError(
+                f"model.choice: {most} tokens may follow at one place, and vLLM tells of {MAX_LOGPROB_TOKEN_IDS}"
+            )
+        return known
+
 
 def _params(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
     """How answers are chosen, or that vectors are asked for. defaults: the model's own."""
@@ -174,7 +283,7 @@ def _params(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
 
     if options.get("api") == EMBEDDINGS:
         return PoolingParams(task="embed")
-    forms = {"json": options.get("json_schema"), "regex": options.get("regex"), "choice": options.get("choice")}
+    forms = {"json": options.get("json_schema"), "regex": options.get("regex")}
     wanted = {name: dict(form) if isinstance(form, Mapping) else form for name, form in forms.items() if form}
     given = dict(options.get("sampling", {}))
     try:

@@ -22,7 +22,7 @@ SCHEMA = {
 }
 
 
-def reader(outputs: dict[str, str], plain: bool = False, **model: Any) -> Reader:
+def reader(outputs: dict[str, str], **model: Any) -> Reader:
     keys = {
         "uses": "openai",
         "url": "http://here/v1",
@@ -32,7 +32,7 @@ def reader(outputs: dict[str, str], plain: bool = False, **model: Any) -> Reader
         **model,
     }
     job = Job.model_validate({"name": "ask", "input": {"uri": "a"}, "output": {"uri": "b"}, "model": keys})
-    return Reader(model_job(job), plain=plain)
+    return Reader(model_job(job))
 
 
 def test_an_answer_is_its_text_and_what_it_took() -> None:
@@ -160,16 +160,6 @@ def test_a_choice_is_asked_for_as_a_schema() -> None:
     assert read.row(Answer('{"choice": "no"}', "stop")) == {"label": "no"}
     with pytest.raises(AnswerInvalid, match="'maybe' is not one of"):
         read.row(Answer('{"choice": "maybe"}', "stop"))
-
-
-def test_a_choice_of_a_model_that_writes_nothing_else_is_the_whole_answer() -> None:
-    read = reader({"label": "string"}, plain=True, choice=["yes", "no (it is not)"])
-    assert read.schema is None
-    assert read.row(Answer("no (it is not)", "stop")) == {"label": "no (it is not)"}
-    with pytest.raises(AnswerInvalid, match=r"was cut after 1 tokens, before it had the form of model\.choice"):
-        read.row(Answer("no (", "length", 3, 1))
-    with pytest.raises(AnswerInvalid, match=r"has not the form of model\.choice: 'yes and no'"):
-        read.row(Answer("yes and no", "stop"))
 
 
 def test_a_vector_is_the_only_output_beside_what_it_took() -> None:

@@ -32,12 +32,15 @@ def job(*, gpus: float = 0, **model: Any) -> Job:
         ({"prompt": None}, "model.prompt: is required, or model.messages"),
         ({"sampling": {"n": 2}}, "model.sampling.n: each row has one answer"),
         ({"sampling": {"structured_outputs": {}}}, "write json_schema, regex or choice in model"),
+        ({"choice": ["a", "b"], "sampling": {}}, "model.sampling: with model.choice the likeliest is taken"),
         ({"engine": {"model": "other"}}, "model.engine.model: model.path names the model"),
         ({"engine": "fast"}, "model.engine: write a mapping"),
         ({"gpus": 1.5}, "resources.gpus: the model is divided among whole GPUs, and not 1.5"),
         ({"regex": "(", "api": "completions"}, "model.regex: "),
         ({"regex": "a", "choice": ["a", "b"]}, "model.regex: model.choice is there, too; keep one of the two"),
         ({"api": "embeddings", "choice": ["a", "b"]}, "model.choice: is for answers, and a vector is none"),
+        ({"choice": ["a", "b"], "outputs": {"a": "string"}}, "model.outputs.a: is the probability of this choice"),
+        ({"choice": ["a", "b"], "outputs": {"probabilities": "float32[3]"}}, "write float32\\[2\\]"),
         ({"choice": ["a", "b"], "outputs": {"c": "string", "d": "string"}}, "there is only a text: the answer"),
     ],
 )
@@ -47,8 +50,9 @@ def test_keys_that_make_no_sense_are_named(keys: dict[str, Any], said: str) -> N
 
 
 def test_keys_that_do_are_taken() -> None:
-    """In the same words as of an endpoint."""
-    check_keys(job(choice=["yes", "no"], outputs={"said": "string", "prompt_tokens": "int32"}, sampling={"seed": 1}))
+    """Choices with the probability of each, in the same words as of an endpoint."""
+    outputs = {"said": "string", "yes": "float32", "probabilities": "list<float32>", "prompt_tokens": "int32"}
+    check_keys(job(choice=["yes", "no"], outputs=outputs))
     check_keys(job(api="completions", regex="[0-9]+", engine={"max_model_len": 9}, gpus=2))
 
 
