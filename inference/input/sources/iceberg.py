@@ -34,10 +34,6 @@ if TYPE_CHECKING:
     from pyiceberg.table.name_mapping import NameMapping
 
 
-_NUMBER = b"PARQUET:field_id"
-"""The key of a column's number in the metadata of a Parquet file's column."""
-
-
 @dataclass(frozen=True)
 class IcebergSnapshot(TableSnapshot):
     """As `Snapshot`. columns: of the table. mapping: names of columns in files without column numbers."""
@@ -194,12 +190,10 @@ def _settings(options: Mapping[str, str]) -> dict[str, str]:
 
 
 def _schema_of(own: pa.Schema, mapping: NameMapping) -> Schema:
-    """The columns of a file with their numbers in the table, without those that the table never had."""
+    """The columns of a file with their numbers in the table."""
     from pyiceberg.io.pyarrow import pyarrow_to_schema
 
-    names = {name for each in mapping.root for name in each.names}
-    numbered = [each for each in own if _NUMBER in (each.metadata or {})]
-    return pyarrow_to_schema(pa.schema(numbered or [each for each in own if each.name in names]), mapping)
+    return pyarrow_to_schema(own, mapping)
 
 
 def _arrow(schema: Schema) -> pa.Schema:

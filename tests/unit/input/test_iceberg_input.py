@@ -14,7 +14,7 @@ from lazily import lazily
 from nightjar.inference.errors import InputChanged, JobError
 from nightjar.inference.input.discovery import Discovery, discover
 from nightjar.inference.input.plan import make_plan
-from nightjar.inference.input.sources import iceberg, tables
+from nightjar.inference.input.sources import tables
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -171,15 +171,6 @@ def test_fields_in_a_column_keep_their_numbers_and_a_new_column_its_value_of_old
     now = discover(STORAGE, job).schema
     same = {name for name in known.names if known_by(job, known, name) == known_by(job, now, name)}
     assert same == {"id"}
-
-
-@pytest.mark.parametrize("numbered", [False, True])
-def test_a_column_of_a_file_that_the_table_never_had_is_left_out(numbered: bool) -> None:
-    """As of a file that was migrated with its table."""
-    mapping = Schema(NestedField(1, "id", LongType(), required=False)).name_mapping
-    own = pa.field("id", pa.int64(), metadata={"PARQUET:field_id": "1"} if numbered else None)
-    found = iceberg._schema_of(pa.schema([pa.field("more", pa.uint8()), own]), mapping)
-    assert [(each.field_id, each.name) for each in found.fields] == [(1, "id")]
 
 
 def test_files_that_their_partition_rules_out_are_not_looked_into(table: Table) -> None:
