@@ -171,7 +171,7 @@ class Postgres(Session):
     def names(self, source: str) -> pa.Schema:
         """The columns are bound by position, by which the hash of a row has them."""
         own = enumerate(self._columns(source))
-        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), at) for at, each in own]))
+        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), str(at)) for at, each in own]))
 
     def described(self, source: str) -> pa.Schema:
         return self.names(source)

@@ -18,10 +18,12 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
+import pyarrow.types as is_
 
+from nightjar.inference.arrow_types import is_list, list_of
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.schemas import normalised, value_type
-from nightjar.inference.input.sources.protocol import bound, needing
+from nightjar.inference.input.sources.protocol import bound, needing, path
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
 from nightjar.inference.storage.protocol import Storage
@@ -31,15 +33,72 @@ if TYPE_CHECKING:
     from pyiceberg.partitioning import PartitionSpec
     from pyiceberg.schema import Schema
     from pyiceberg.table import FileScanTask, Table
-    from pyiceberg.table.name_mapping import NameMapping
+    from pyiceberg.table.name_mapping import MappedField
+    from pyiceberg.types import IcebergType, NestedField
+
+
+# A file has the names that its columns had when it was written. A field in a column is found as the column itself is.
+_NUMBER = b"PARQUET:field_id"
+"""The key of a column's number in the metadata of a Parquet file's column."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table, a field in one, the element of a list, or the key or the value of a map.
+
+    names: in files without column numbers. default: of rows older than the column. fields: in order.
+    """
+
+    name: str
+    number: int
+    names: frozenset[str]
+    default: object
+    fields: tuple[Column, ...]
+
+    @property
+    def path(self) -> str:
+        """The number, and those of the fields in it: what the values of the column are found by."""
+        return path(self.number, (each.path for each in self.fields))
+
+
+def matched(own: Iterable[pa.Field], columns: tuple[Column, ...]) -> list[Column | None]:
+    """The table's column for each field of a file, or None. If any field has a number, those without match none."""
+    fields = list(own)
+    numbers = {each.number: each for each in columns}
+    if any(_NUMBER in (field.metadata or {}) for field in fields):
+        return [numbers.get(int((field.metadata or {}).get(_NUMBER, -1))) for field in fields]
+    names = {name: each for each in columns for name in each.names}
+    return [names.get(field.name) for field in fields]
+
+
+def renamed(kind: pa.DataType, column: Column, *, whole: bool) -> pa.DataType:
+    """A file column's type, its fields named as in the table. whole: keep fields that the table has dropped."""
+    inner = column.fields
+    if is_.is_struct(kind):
+        fields = list(kind)
+        found = [
+            _field(field, each, each.name, whole=whole) if each else field.with_name(f"\0{index}")
+            for index, (field, each) in enumerate(zip(fields, matched(fields, inner), strict=True))
+            if each or whole
+        ]
+        return pa.struct(found)
+    if is_.is_map(kind) and len(inner) == 2:
+        key, item = kind.key_field, kind.item_field
+        return pa.map_(_field(key, inner[0], key.name, whole=whole), _field(item, inner[1], item.name, whole=whole))
+    if is_list(kind) and len(inner) == 1:
+        return list_of(kind, _field(kind.value_field, inner[0], kind.value_field.name, whole=whole))
+    return kind
+
+
+def _field(field: pa.Field, column: Column, name: str, *, whole: bool) -> pa.Field:
+    return field.with_name(name).with_type(renamed(field.type, column, whole=whole))
 
 
 @dataclass(frozen=True)
 class IcebergSnapshot(TableSnapshot):
-    """As `Snapshot`. columns: of the table. mapping: names of columns in files without column numbers."""
+    """As `Snapshot`. columns: of the table, with the fields in them."""
 
-    columns: Schema
-    mapping: NameMapping
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
@@ -80,24 +139,22 @@ class Iceberg(TableSource):
         without being written for it have no numbers; of these the table says which names its columns have there.
         """
         assert isinstance(snapshot, IcebergSnapshot)
-        columns = {column.field_id: column.name for column in snapshot.columns.fields}
-        found = _schema_of(own, snapshot.mapping).fields
-        return {columns[each.field_id]: each.name for each in found if each.field_id in columns}
+        found = zip(own.names, matched(own, snapshot.columns), strict=True)
+        return {column.name: name for name, column in found if column}
 
-    def as_named(self, snapshot: TableSnapshot, names: list[str], table: pa.Table) -> pa.Table:
-        """Columns that the file lacks have their default, and fields in columns are found by their numbers, too."""
-        from pyiceberg.io.pyarrow import ArrowAccessor, ArrowProjectionVisitor
-        from pyiceberg.schema import visit_with_partner
+    def as_named(
+        self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
+    ) -> pa.ChunkedArray:
+        column = _column(snapshot, name)
+        whole = renamed(kind, column, whole=True)
+        if whole == kind:
+            return values
+        same = pa.chunked_array([chunk.view(whole) for chunk in values.chunks], whole)
+        return same.cast(renamed(kind, column, whole=False))
 
-        assert isinstance(snapshot, IcebergSnapshot)
-        own, wanted = _schema_of(table.schema, snapshot.mapping), snapshot.columns.select(*names)
-        batches = [
-            pa.RecordBatch.from_struct_array(
-                visit_with_partner(wanted, batch, ArrowProjectionVisitor(own), ArrowAccessor(own))
-            )
-            for batch in table.to_batches() or [pa.RecordBatch.from_pylist([], table.schema)]
-        ]
-        return pa.Table.from_batches(batches)
+    def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
+        default = _column(snapshot, name).default
+        return super().before(snapshot, name, kind) if default is None else _scalar(default, kind)
 
     def _table(self, storage: Storage, number: str | None) -> Table | None:
         from pyiceberg.catalog import load_catalog
@@ -123,15 +180,15 @@ class Iceberg(TableSource):
         except ValueError as error:
             raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {error}") from error
         deleted = self._deleted(storage, tasks)
-        arrow = _arrow(schema)
+        columns = _columns(schema.fields, table.name_mapping() or ())
+        arrow = _arrow(schema, columns)
         files = {}
         for task in tasks:
             self._check_kind(task.file, "data")
             place = _plain(task.file.file_path)
             own = _partition(task.file, table.specs()[task.file.spec_id], schema, arrow)
             files[place] = TableFile(task.file.file_size_in_bytes, own, _mask(deleted.get(place, [])))
-        mapping = table.name_mapping() or schema.name_mapping
-        return IcebergSnapshot(f"{number} {table.metadata_location}", arrow, files, schema, mapping)
+        return IcebergSnapshot(f"{number} {table.metadata_location}", arrow, files, columns)
 
     def _deleted(self, storage: Storage, tasks: Iterable[FileScanTask]) -> dict[str, list[pa.ChunkedArray]]:
         from pyiceberg.manifest import DataFileContent
@@ -189,23 +246,35 @@ def _settings(options: Mapping[str, str]) -> dict[str, str]:
     return {names[name]: value for name, value in options.items() if name in names}
 
 
-def _schema_of(own: pa.Schema, mapping: NameMapping) -> Schema:
-    """The columns of a file with their numbers in the table."""
-    from pyiceberg.io.pyarrow import pyarrow_to_schema
-
-    return pyarrow_to_schema(own, mapping)
+def _column(snapshot: TableSnapshot, name: str) -> Column:
+    assert isinstance(snapshot, IcebergSnapshot)
+    return next(each for each in snapshot.columns if each.name == name)
 
 
-def _arrow(schema: Schema) -> pa.Schema:
-    """The table's columns, bound to their numbers and those of the fields in them."""
+def _columns(fields: Iterable[NestedField], mapping: Iterable[MappedField]) -> tuple[Column, ...]:
+    """Columns, or the fields in one. mapping: says which names they have in files without numbers; else their own."""
+    given = {each.field_id: each for each in mapping}
+    found = []
+    for field in fields:
+        mapped = given.get(field.field_id)
+        names, below = ([field.name], []) if mapped is None else (mapped.names, mapped.fields)
+        inner = _columns(_within(field.field_type), below)
+        found.append(Column(field.name, field.field_id, frozenset(names), field.initial_default, inner))
+    return tuple(found)
+
+
+def _within(kind: IcebergType) -> Iterable[NestedField]:
+    """The fields in a type: those of a struct, the element of a list, the key and the value of a map."""
+    parts = (getattr(kind, name, None) for name in ("element_field", "key_field", "value_field"))
+    return getattr(kind, "fields", None) or [each for each in parts if each is not None]
+
+
+def _arrow(schema: Schema, columns: tuple[Column, ...]) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
-    from pyiceberg.schema import index_by_id
-    from pyiceberg.types import StructType
 
-    arrow = normalised(schema_to_pyarrow(schema, include_field_ids=False))
+    fields = zip(columns, normalised(schema_to_pyarrow(schema, include_field_ids=False)), strict=True)
     return pa.schema(
-        bound(pa.field(each.name, value_type(each.type), each.nullable), *index_by_id(StructType(own)))
-        for own, each in zip(schema.fields, arrow, strict=True)
+        [bound(pa.field(each.name, value_type(each.type), each.nullable), own.path) for own, each in fields]
     )
 
 

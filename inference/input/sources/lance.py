@@ -24,7 +24,7 @@ from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, bound, needing
+from nightjar.inference.input.sources.protocol import Description, bound, needing, path
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import whole as number
 from nightjar.inference.records import Piece
@@ -194,18 +194,16 @@ def _rows(table: LanceDataset, piece: Piece, fragment: Fragment, schema: pa.Sche
 
 def _columns(table: LanceDataset) -> pa.Schema:
     """The columns, normalised and bound to their numbers; blobs are read as bytes."""
-    schema, numbers = table.schema, {each.name(): _numbers(each) for each in table.lance_schema.fields()}
+    schema, numbers = table.schema, {each.name(): _number(each) for each in table.lance_schema.fields()}
     for index, field in enumerate(schema):
         if getattr(field.type, "extension_name", "").startswith("lance.blob"):
             schema = schema.set(index, pa.field(field.name, pa.large_binary(), field.nullable))
-    return pa.schema([bound(each, *numbers[each.name]) for each in normalised(schema)])
+    return pa.schema([bound(each, numbers[each.name]) for each in normalised(schema)])
 
 
-def _numbers(field: Any) -> Iterator[int]:
+def _number(field: Any) -> str:
     """The number of a field, and those of the fields in it: a file's values are found by these, and not by names."""
-    yield field.id()
-    for child in field.children():
-        yield from _numbers(child)
+    return path(field.id(), map(_number, field.children()))
 
 
 def _said(error: BaseException) -> str:

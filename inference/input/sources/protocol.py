@@ -6,7 +6,7 @@ A new format is a module with a `SOURCE` here, and one line in `job.seams.SOURCE
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -27,9 +27,15 @@ from nightjar.inference.storage.protocol import Entry, Storage, is_local, untouc
 _KEY = b"nightjar:bound"
 
 
-def bound(field: pa.Field, *to: int) -> pa.Field:
-    """The field, which says to what it is bound. to: its number in its table, and those of the fields in it."""
-    return field.with_metadata({**(field.metadata or {}), _KEY: ",".join(map(str, to)).encode()})
+def bound(field: pa.Field, to: str) -> pa.Field:
+    """The field, which says to what it is bound. to: whatever names it in its table, as a number."""
+    return field.with_metadata({**(field.metadata or {}), _KEY: to.encode()})
+
+
+def path(number: int, inner: Iterable[str]) -> str:
+    """What a column with a number is bound to, by which its values are found. inner: the paths of the fields in it."""
+    within = ",".join(inner)
+    return f"{number}({within})" if within else str(number)
 
 
 def binding(field: pa.Field) -> str:

@@ -170,19 +170,20 @@ class TableSource(SnapshotSource[TableFile]):
     def stored(self, snapshot: TableSnapshot, own: pa.Schema) -> Mapping[str, str]:
         """The columns of a file by their names in the table. own: the file's schema."""
 
-    def as_named(self, snapshot: TableSnapshot, names: list[str], table: pa.Table) -> pa.Table:
-        """Columns of the snapshot by their names in the table, also those that an older file lacks. table: as it was
-        read of the file. Here both have the same names, and a column that is lacking is null.
+    def as_named(
+        self, snapshot: TableSnapshot, name: str, kind: pa.DataType, values: pa.ChunkedArray
+    ) -> pa.ChunkedArray:
+        """The values of a file's column, where the fields in it have the names that they have in the table, and those
+        that it has no longer are left out. name: of the column in the table. kind: its type in the file.
+
+        Raises:
+            ArrowInvalid, ArrowNotImplementedError: It has other fields than the file says.
         """
-        rows = table.num_rows
-        return pa.table(
-            {
-                name: table[name]
-                if name in table.column_names
-                else constant(pa.scalar(None, snapshot.schema.field(name).type), rows)
-                for name in names
-            }
-        )
+        return values
+
+    def before(self, snapshot: TableSnapshot, name: str, kind: pa.DataType) -> pa.Scalar:
+        """The value of a column in the rows of a file that was written before the table had the column."""
+        return pa.scalar(None, kind)
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Only the footer is read."""
@@ -208,18 +209,20 @@ class TableSource(SnapshotSource[TableFile]):
         snapshot, file = self.listed(storage, piece.uri, piece.version)
         check_columns(piece.uri, snapshot.schema, schema)
         own = parquet.SOURCE.columns(storage, Entry(piece.uri, piece.size, piece.version))
-        there, names = self.stored(snapshot, own), [name for name in schema.names if name not in file.values]
-        # A table without columns has no rows.
-        wanted = [there[name] for name in names if name in there] or own.names[:1]
+        there = self.stored(snapshot, own)
+        names = {name: there[name] for name in schema.names if name in there and name not in file.values}
         positions = file.positions(piece.first_row, piece.first_row + piece.rows)
-        table = _rows(storage, piece, pa.schema([own.field(name) for name in wanted]), positions)
-        found = self.as_named(snapshot, names, table) if names else table
-        columns = {
-            name: fitted(piece.uri, found[name], snapshot.schema.field(name), "the table has")
-            if name in names
-            else constant(file.values[name], table.num_rows)
-            for name in schema.names
-        }
+        wanted = pa.schema([own.field(name) for name in names.values()])
+        table = _rows(storage, piece, wanted, positions) if names else None
+        rows = piece.rows if table is None else table.num_rows
+        columns = {}
+        for name in schema.names:
+            field = snapshot.schema.field(name)
+            if table is not None and name in names:
+                named = self.as_named(snapshot, name, own.field(names[name]).type, table[names[name]])
+                columns[name] = fitted(piece.uri, named, field, "the table has")
+            else:
+                columns[name] = constant(file.values.get(name, self.before(snapshot, name, field.type)), rows)
         return pa.table(columns)
 
 
