@@ -87,11 +87,11 @@ def _launched(
 ) -> Launched:
     """Start what the run needs, and call the flow."""
     check_reports(address, api_url())
-    # Prefect's server starts in its own process while Ray starts in this one.
-    api = start_api()
     # A run that waits for its input needs the cluster only when the input is there; one that was published before needs
     # it only if something is left to score.
     published = was_published(request)
+    # Prefect's server starts in its own process while Ray starts in this one.
+    api = start_api()
     with (
         reporting_to(api, verbose),
         following(request, console, quiet=quiet) as flow_begins,

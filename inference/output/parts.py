@@ -241,15 +241,20 @@ def read_metrics(storage: Storage, revision: str, part: str, footer: Mapping[byt
     """The metric states of a part: those of its footer, or of the file beside it that the footer names.
 
     Raises:
-        AuditFailed: The file is not the one that was written.
+        AuditFailed: The file is not the one that was written, or the states are of another version of Nightjar.
     """
+    name = part
     if METRICS_KEY in footer:
-        return Metrics.from_bytes(base64.b64decode(footer[METRICS_KEY]))
-    name, written = states_name(part), of_json(States, json.loads(footer[STATES_KEY]))
-    states = read_part(storage, join(revision, name), written.size)
-    expect(f"bytes of {name}", len(states), written.size)
-    expect(f"checksum of {name}", checksum(states), written.checksum)
-    return Metrics.from_bytes(states)
+        states = base64.b64decode(footer[METRICS_KEY])
+    else:
+        name, written = states_name(part), of_json(States, json.loads(footer[STATES_KEY]))
+        states = read_part(storage, join(revision, name), written.size)
+        expect(f"bytes of {name}", len(states), written.size)
+        expect(f"checksum of {name}", checksum(states), written.checksum)
+    try:
+        return Metrics.from_bytes(states)
+    except ValueError as error:
+        raise AuditFailed(f"{name}: {error}") from error
 
 
 @dataclass(frozen=True)

@@ -86,7 +86,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "check of numbers on text": (
         {"checks": [{"column": "name", "min": 0}]},
-        r"checks\[0\]\.min: compares numbers, but 'name' is string; remove it, or check another column",
+        r"checks\[0\]\.min: asks for numbers, but 'name' is string; remove it, or check another column",
     ),
     "output clashes with a carried column": (
         {"model__outputs": {"id": "float32"}},

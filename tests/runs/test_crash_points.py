@@ -178,8 +178,8 @@ def test_a_failing_gate_leaves_the_last_publication_as_it_was(lake: Lake) -> Non
     with pytest.raises(GateFailed, match="score") as failed:
         lake.run()
     place = failed.value.gates[-1].where[0]
-    assert (place.file, place.row, place.value) == (f"{lake.folder}/data/part-03.parquet", 1999, "3999.5")
-    assert place.replay == f"nightjar replay {lake.job_path} 2026-11-19 --shard {place.shard} --row 1999"
+    assert (place.file, place.row, place.value) == (f"{lake.folder}/data/part-00.parquet", 3, "1.5")
+    assert place.replay == f"nightjar replay {lake.job_path} 2026-11-19 --shard {place.shard} --row 3"
     assert lake.revision(2).exists()
     assert lake.snapshot().number == 1
     pd.testing.assert_frame_equal(lake.published(), before)

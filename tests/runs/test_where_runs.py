@@ -163,7 +163,7 @@ def test_what_cannot_match_is_not_read(lake: Lake) -> None:
     discovery = run.discover(request)
     ran_plan = run.plan(request, discovery).plan
     assert (discovery.files.num_rows, discovery.left_out) == (2, 2)
-    text = plan_text(planned(request, discovery, run.plan(request, discovery), None))
+    text = plan_text(planned(request, discovery, run.plan(request, discovery)))
     assert "of these rows only those with country = 'de' AND id BETWEEN 110000 AND 119990; 2 other files cannot" in text
     ran = lake.run(engine=LOCAL)
     assert lake.published()["id"].tolist() == list(range(110_000, 119_991))

@@ -342,7 +342,7 @@ def test_plan_says_what_is_not_known(odd: Lake) -> None:
     odd.to_json_lines(part_02="gzip")
     request = odd.request()
     found = run.discover(request)
-    text = plan_text(planned(request, found, run.plan(request, found), None))
+    text = plan_text(planned(request, found, run.plan(request, found)))
     assert (
         "6,010 rows and the rows of 2 files not known before they are read in 7 files, 633 to 1,367 rows a shard"
         in text

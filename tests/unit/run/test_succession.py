@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 from uuid import uuid4
 
 import pytest
@@ -88,6 +89,13 @@ def test_a_revision_that_ours_begins_is_no_succession(run: Path) -> None:
     assert succession.successor() is not None
 
 
+class Submitted:
+    """A task of which nothing is heard."""
+
+    def submit(self) -> PrefectRayFuture[Any]:
+        return PrefectRayFuture(uuid4(), None)
+
+
 def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tasks, "lifelines", list)
     monkeypatch.setattr(tasks, "_LOOK_S", 0.05)
@@ -98,7 +106,7 @@ def test_a_step_of_a_replaced_command_is_not_waited_for_for_ever(run: Path, monk
     opens(run, "ours")
     opens(run, "other")
     with pytest.raises(Held, match=r"taken over by score of flow run other, .* it changes nothing more"):
-        tasks._wait(PrefectRayFuture(uuid4(), None), Succession(LakeStorage(), str(run), "ours"))
+        tasks.run_task(Succession(LakeStorage(), str(run), "ours"), Submitted())
 
 
 def test_an_error_of_the_connection_ends_the_wait_and_is_the_tasks_crash(
@@ -114,7 +122,7 @@ def test_an_error_of_the_connection_ends_the_wait_and_is_the_tasks_crash(
     monkeypatch.setattr(ray, "wait", lost)
     monkeypatch.setattr(ray, "get", lost)
     with pytest.raises(ClusterLost, match="Unrecoverable error in data channel"):
-        tasks._wait(PrefectRayFuture(uuid4(), None), Succession(LakeStorage(), str(run), "ours"))
+        tasks.run_task(Succession(LakeStorage(), str(run), "ours"), Submitted())
 
 
 def test_a_later_run_on_somebody_elses_connection_asks_ray_again(monkeypatch: pytest.MonkeyPatch, lake: Lake) -> None:
