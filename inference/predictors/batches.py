@@ -135,7 +135,7 @@ def own_table(table: pa.Table) -> pa.Table:
 
 
 def own_batch(batch: Any) -> Any:
-    """A copy of a batch, or of a column of one, of the same kind. A column that cannot be copied is shared."""
+    """A copy of a batch, or of a column of one, of the same kind. A value that cannot be copied is shared."""
     if isinstance(batch, pa.Table):
         return own_table(batch)
     if isinstance(batch, pa.Array | pa.ChunkedArray):
@@ -165,4 +165,11 @@ def own_batch(batch: Any) -> Any:
     except MemoryError:
         raise
     except Exception:  # noqa: BLE001 (an object of the user's own, which may raise anything)
+        if type(batch) in {list, tuple}:
+            return type(batch)(map(own_batch, batch))
+        if isinstance(batch, np.ndarray):
+            own = batch.copy()
+            for place, value in enumerate(batch.flat):
+                own.flat[place] = own_batch(value)
+            return own
         return batch

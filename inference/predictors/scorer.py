@@ -175,7 +175,10 @@ class Scorer:
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
-        return outputs.normalise(awaited(self._predictor.predict(prepared.content)), self.types, prepared.rows)
+        return outputs.normalise(awaited(self._predict(prepared.content)), self.types, prepared.rows)
+
+    def _predict(self, content: Any) -> Any:
+        return self._predictor.predict(content)
 
 
 class StagedScorer(Scorer):

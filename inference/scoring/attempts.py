@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import signal
 import socket
@@ -112,8 +111,6 @@ class Worker:
         self.watchdog = Watchdog(spec.job.retry.stall_s)
         self.watch = Stopwatch(IDLE)
         self.at: At | None = None
-        self.deadline = math.inf
-        """When the time of the attempt that is worked on is over, on the monotonic clock."""
         self._said = 0.0
         self.turn_to = turn_to
 
@@ -193,28 +190,28 @@ class Worker:
             self.reader.submit(read_piece, running.storage, spec.job, each, spec.schema, spec.budget) for each in pieces
         ]
 
-    def join_pieces(self, running: Running) -> Generator[Crumb, None, JoinedPieces]:
+    def join_pieces(self, running: Running, deadline: float) -> Generator[Crumb, None, JoinedPieces]:
         """Wait until the pieces are read, and join them."""
         pieces, reads = running.assignment.shard.pieces, list[RowsRead]()
         for piece, each in zip(pieces, running.reads, strict=True):
             self.at = At(running.started, piece.uri)
             if reads:
-                yield from self.in_time(At(running.started, piece.uri, piece.first_row))
+                yield from self.in_time(At(running.started, piece.uri, piece.first_row), deadline)
                 self.watchdog.calling()
             with self.watch.during("read"):
                 reads.append(each.result())
         return JoinedPieces(pieces, reads)
 
-    def in_time(self, at: At) -> Iterator[Crumb]:
+    def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:
         """Check the time, and give a sign of life if there was none for a while."""
-        self.check_time(at)
+        self.check_time(at, deadline)
         if time.monotonic() - self._said > self.spec.job.retry.stall_s / 4:
             # From here on a death blames no row, because the next micro-batches leave no crumb.
             yield Crumb(at.started.shard, at.uri, at.row, 0)
 
-    def check_time(self, at: At) -> None:
+    def check_time(self, at: At, deadline: float) -> None:
         """Raise ShardTooSlow if the time of the attempt is over."""
-        if time.monotonic() > self.deadline:
+        if time.monotonic() > deadline:
             raise ShardTooSlow(
                 f"this attempt takes longer than retry.shard_s = {self.spec.job.retry.shard_s:g} s; it came to row "
                 f"{at.row} of {at.uri}. See why the model is slow, lower input.shard_rows, or allow more"

@@ -64,5 +64,9 @@ def in_use() -> tuple[int, int]:
     The resident set has all pages in memory that the process uses. In the proportional set a page that several
     processes use counts for each of them as its part, so that the sum over processes is what they take together.
     """
-    held = psutil.Process().memory_full_info()
-    return round(held.rss / 1e6), round(getattr(held, "pss", 0) / 1e6)
+    process = psutil.Process()
+    try:
+        proportional = getattr(process.memory_full_info(), "pss", 0)
+    except psutil.AccessDenied:  # a container may forbid it
+        proportional = 0
+    return round(process.memory_info().rss / 1e6), round(proportional / 1e6)

@@ -158,7 +158,7 @@ class PreparingThread:
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, "nightjar-prepare")
         self._thread = self._pool.submit(get_ident).result()
-        self._awaited = 0
+        self._awaited = False
 
     def submit(self, step: Callable[[], Any]) -> Future[Any]:
         """Do this when all that was submitted before is done."""
@@ -166,11 +166,11 @@ class PreparingThread:
 
     def result(self, step: Future[Any]) -> Any:
         """Wait for a step. Raises what it raised."""
-        self._awaited += 1
+        self._awaited = True
         try:
             return step.result()
         finally:
-            self._awaited -= 1
+            self._awaited = False
 
     def frame(self) -> FrameType | None:
         """What the thread is doing, if somebody waits for it."""

@@ -20,13 +20,14 @@ import pyarrow as pa
 from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
-from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started, Usage
+from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_stage
 from nightjar.inference.scoring.attempts import At, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.models import batch_size
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
+from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.witness import audit as witness
 
@@ -69,8 +70,8 @@ class PreparingWorker(Worker):
 
     def _prepared(self, running: Running) -> Generator[Event, None, Parcel]:
         pieces = running.assignment.shard.pieces
-        self.deadline = time.monotonic() + self.spec.job.retry.shard_s
-        joined = yield from self.join_pieces(replace(running, reads=self.read(running)))
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
+        joined = yield from self.join_pieces(replace(running, reads=self.read(running)), deadline)
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(joined.failures)
         for job, step, size in zip(model_jobs(self.spec.job), self._opened.loaded, self._sizes, strict=True):
@@ -83,7 +84,7 @@ class PreparingWorker(Worker):
                     break
                 ahead = piece.ahead(job.model.name)
                 self.at = At(running.started, *joined.place(ahead.first, ahead.rows), ahead.model)
-                yield from self.in_time(self.at)
+                yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:
                     pickled = Pickled(step.preprocess(piece.table))
@@ -183,20 +184,18 @@ class AcceptingWorker(ShardWorker):
         self.turn_to(running.started)
         self.at = At(running.started, shard.pieces[-1].uri)
         joined = JoinedPieces(shard.pieces, parcel.reads)
-        self.deadline = time.monotonic() + self.spec.job.retry.shard_s
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
-            with self.watchdog:
-                scored = drained(self.score_joined(running, joined, parcel.batches))
+            with self.watchdog, answering(self.scorers, self.watchdog):
+                scored = drained(self.score_joined(running, joined, parcel.batches, deadline))
         except SystemExit as left:
             self._over = True
             raise ProcessSpoilt("SystemExit", f"the model's code calls sys.exit({left.code!r})") from None
         except ProcessSpoilt:
             self._over = True  # before the next shard has its turn
             raise
-        return partial(self._finish, running, joined, scored, self.ceilings(), self.claimed())
+        return partial(self._finish, running, joined, scored, self.ceilings())
 
-    def _finish(
-        self, running: Running, joined: JoinedPieces, scored: ScoredRows, ceilings: tuple[int, ...], usage: Usage
-    ) -> Event:
+    def _finish(self, running: Running, joined: JoinedPieces, scored: ScoredRows, ceilings: tuple[int, ...]) -> Event:
         """Put a shard together and write it, in the writing thread."""
-        return self.write(running, Assembly(self.spec, running.assignment.shard, joined, scored), ceilings, usage)
+        return self.write(running, Assembly(self.spec, running.assignment.shard, joined, scored), ceilings)

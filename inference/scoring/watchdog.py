@@ -14,13 +14,13 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextvars import Token
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
 from nightjar.inference.errors import ProcessSpoilt
-from nightjar.inference.predictors.language.requests import WAITING
+from nightjar.inference.predictors import StreamingScorer
 
 _BY_FORCE = 1.2
 """The time until the process is ended by force, in multiples of the time until it is interrupted."""
@@ -65,8 +65,7 @@ class Watchdog:
     """A context in which at most `stall_s` seconds may pass between two signs of progress. One thread at a time may be
     in it.
 
-    behind: the frame of another thread that the one in this context waits for; None if it waits for none. waiting:
-    called while the answers of a language model are waited for, as `WAITING`; each answer is a sign of progress.
+    behind: the frame of another thread that the one in this context waits for; None if it waits for none.
 
     Raises:
         ProcessSpoilt: Raised inside the code that hangs. The code was interrupted anywhere, so the process must end.
@@ -78,9 +77,7 @@ class Watchdog:
         self._before: Any = None
         self._sign_at = 0.0
         self._thread = 0
-        self._token: Token[Any] | None = None
         self.behind: Callable[[], FrameType | None] = lambda: None
-        self.waiting: Callable[[bool], None] = self._waiting
 
     def __enter__(self) -> Watchdog:
         # Python runs signal handlers only in its main thread; in other threads there is only the end by force.
@@ -88,14 +85,11 @@ class Watchdog:
             self._before = signal.signal(signal.SIGALRM, self._interrupt)
             signal.setitimer(signal.ITIMER_REAL, self.stall_s)
         self._thread, self._sign_at = threading.get_ident(), time.monotonic()
-        self._token = WAITING.set(self.waiting)
         self._armed = True
         return self
 
     def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
         self._armed = False
-        assert self._token is not None
-        WAITING.reset(self._token)
         _TIMER.end_at(self, math.inf)
         if self._before is not None:
             signal.setitimer(signal.ITIMER_REAL, 0)
@@ -108,10 +102,6 @@ class Watchdog:
             signal.setitimer(signal.ITIMER_REAL, self.stall_s)
         self._sign_at = time.monotonic()
         _TIMER.end_at(self, self._sign_at + self.stall_s * _BY_FORCE + 1)
-
-    def _waiting(self, answered: bool) -> None:
-        if answered:
-            self.calling()
 
     @property
     def stalls(self) -> bool:
@@ -136,6 +126,19 @@ class Watchdog:
         if not self._armed:  # the alarm came while the last step ended
             return
         raise self.stalled(self.behind() or frame)
+
+
+@contextmanager
+def answering(scorers: Iterable[object], watchdog: Watchdog) -> Iterator[None]:
+    """In this context each answer of a language model is a sign of progress, while its batch is waited for."""
+    streaming = [each for each in scorers if isinstance(each, StreamingScorer)]
+    for each in streaming:
+        each.alive = watchdog.calling
+    try:
+        yield
+    finally:
+        for each in streaming:
+            each.alive = None
 
 
 def _where(frame: FrameType | None) -> str:

@@ -39,6 +39,7 @@ from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.models import loaded_models, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
+from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.witness import audit as witness
 
@@ -53,28 +54,18 @@ default, because a model on a GPU waits so long each time that it comes back fro
 class ShardWorker(Worker):
     """Scores shards with models that are loaded once. models: in the job's order."""
 
-    def __init__(
-        self,
-        spec: WorkerSpec,
-        *scorers: Scorer,
-        turn_to: Callable[[Started], None] = lambda _: None,
-        beside: ShardWorker | None = None,
-    ) -> None:
-        """scorers: of all models, in place of those that the process would load. turn_to: as of `Worker`. beside: a
-        worker whose models this one scores with, too.
-        """
+    def __init__(self, spec: WorkerSpec, *scorers: Scorer, turn_to: Callable[[Started], None] = lambda _: None) -> None:
+        """scorers: of all models, in place of those that the process would load. turn_to: as of `Worker`."""
         need = spec.job.resources
         super().__init__(spec, need.cores, turn_to)
         if spec.own_process:
             sys.setswitchinterval(SWITCH_S)
-        opened = OpenedModels(scorers) if scorers else None
-        self._opened: OpenedModels[Scorer] = beside._opened if beside else opened or open_scorers(spec)
+        self._opened = OpenedModels(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
-        thread = PreparingThread() if need.prepares_ahead and not beside else None
-        self._thread: PreparingThread | None = beside._thread if beside else thread
-        if self._thread is not None:
-            self.watchdog.behind = self._thread.frame
-        self.models = loaded_models(spec, self._opened.loaded, thread=self._thread, watch=self.watch)
+        thread = PreparingThread() if need.prepares_ahead else None
+        if thread is not None:
+            self.watchdog.behind = thread.frame
+        self.models = loaded_models(spec, self._opened.loaded, thread=thread, watch=self.watch)
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
         self._behind: tuple[Started, Future[Event]] | None = None
@@ -94,8 +85,9 @@ class ShardWorker(Worker):
         """As `Worker.process`. Each result says what the time since the previous one was spent on."""
         self.watch.turn_to("rest")
         try:
-            for event in super().process(assignments):
-                yield self._timed(event)
+            with answering(self.scorers, self.watchdog):
+                for event in super().process(assignments):
+                    yield self._timed(event)
         finally:
             self.watch.turn_to(IDLE)
 
@@ -158,25 +150,25 @@ class ShardWorker(Worker):
         """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
         shard = running.assignment.shard
         self.turn_to(running.started)
-        self.deadline = time.monotonic() + self.spec.job.retry.shard_s
+        deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
-            joined = yield from self.join_pieces(running)
-            scored = yield from self.score_joined(running, joined, {})
+            joined = yield from self.join_pieces(running, deadline)
+            scored = yield from self.score_joined(running, joined, {}, deadline)
             self.at = At(running.started, shard.pieces[-1].uri)
             if running.alone:
                 yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
             assembly = Assembly(self.spec, shard, joined, scored)
-            del joined, scored  # which would be held while the shard is written
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
             return None
-        return self.writer.submit(self.write, replace(running, reads=()), assembly, self.ceilings(), self.claimed())
+        return self.writer.submit(self.write, running, assembly, self.ceilings())
 
     def score_joined(
         self,
         running: Running,
         joined: JoinedPieces,
         shipped: Mapping[str, Sequence[Batch]],
+        deadline: float,
     ) -> Generator[Crumb, None, ScoredRows]:
         """Score rows that were read, with crumbs if the shard is suspected. shipped: each model's prepared batches."""
         attempt = running.assignment.attempt
@@ -205,15 +197,15 @@ class ShardWorker(Worker):
             self.at = At(running.started, *joined.place(step.first, step.rows), step.model)
             if attempt.crumbs:
                 yield Crumb(self.at.started.shard, self.at.uri, self.at.row, self.at.rows, self.at.model)
-                self.check_time(self.at)  # a sign of life would take back which rows these are
+                self.check_time(self.at, deadline)  # a sign of life would take back which rows these are
             else:
-                yield from self.in_time(self.at)
+                yield from self.in_time(self.at, deadline)
             self.watchdog.calling()
 
-    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage) -> Event:
+    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage | None = None) -> Event:
         """Write a shard, in the writing thread. Returns its receipt, or why it failed.
 
-        ceilings, usage: as `self.ceilings()` and `self.claimed()` when it was scored.
+        ceilings: as `self.ceilings()` when it was scored. usage: of its rows; None for what the scorers have counted.
         """
         storage = running.storage
         try:
@@ -257,7 +249,7 @@ class ShardWorker(Worker):
             ceilings=ceilings,
             resident_mb=resident,
             proportional_mb=proportional,
-            usage=usage,
+            usage=self.claimed() if usage is None else usage,
         )
 
     def begin_anew(self) -> None:
@@ -267,7 +259,7 @@ class ShardWorker(Worker):
         witness.news()
 
     def claimed(self) -> Usage:
-        """What language models took in this thread since its last call."""
+        """What language models took since the last call."""
         return NO_USAGE.plus(*(each.requests.claimed() for each in self.scorers if isinstance(each, StreamingScorer)))
 
     def ceilings(self) -> tuple[int, ...]:

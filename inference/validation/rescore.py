@@ -31,7 +31,7 @@ from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
 from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
 from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
 from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
-from nightjar.inference.scoring.watchdog import Watchdog
+from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
 
@@ -120,7 +120,7 @@ def _score(
 
     Returns also which of the rows that are not in the quarantine were scored, as bools in their order.
     """
-    with Watchdog(spec.job.retry.stall_s) as watchdog:
+    with Watchdog(spec.job.retry.stall_s) as watchdog, answering((each.scorer for each in models), watchdog):
         reads = []
         for piece in shard.pieces:
             watchdog.calling()

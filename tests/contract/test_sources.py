@@ -50,6 +50,8 @@ from nightjar.inference.input.sources.reading import (
     source_named,
 )
 from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.input.sources.sql import Sql
+from nightjar.inference.input.sources.tables import SnapshotSource
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES, UNCOUNTED_SOURCES
@@ -779,7 +781,7 @@ def test_every_format_that_a_job_may_name_is_tried_here() -> None:
 
 def test_a_table_is_no_format_that_counts_where_a_job_names_it() -> None:
     """The files that it lists count; and a job that reads one always names its format."""
-    tables = {name for name in SOURCES if not source_named(name).suffixes}
+    tables = {name for name in SOURCES if isinstance(source_named(name), SnapshotSource | Sql)}
     assert {"parquet", *tables} == UNCOUNTED_SOURCES
 
 

@@ -37,7 +37,7 @@ HANGS = """
 import time
 
 def prep(batch):
-    until = time.monotonic() + 60 * ("text 25" in batch["text"].tolist())
+    until = time.monotonic() + 600 * ("text 25" in batch["text"].tolist())
     while time.monotonic() < until:
         time.sleep(0.05)
     return batch
@@ -453,9 +453,7 @@ def test_a_hang_before_any_row_is_asked_ends_the_process_and_is_named(
     assert {each.shard for each in events if isinstance(each, Receipt)} == {first.id, second.id}
     (failed,) = (each for each in events if isinstance(each, Failed))
     assert (failed.shard, failed.died, failed.cause) == (third.id, True, "Stalled")
-    uri = third.pieces[0].uri
-    ended = f" at rows 20 to 29 of {uri}" if where == "prep" else f" while {uri} was read or written"
-    assert failed.message.endswith(f"its process was ended{ended}")
+    assert failed.message.endswith(f"its process was ended while {third.pieces[0].uri} was read or written")
 
 
 def test_a_hang_in_the_preprocess_costs_its_row(lake: Lake, server: Server) -> None:
@@ -493,7 +491,9 @@ def test_an_answer_that_does_not_fit_costs_its_row_and_no_other_of_its_shard(lak
 def test_an_output_that_fits_none_of_its_rows_together_costs_the_row_that_is_at_fault(
     lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where nobody looked at it before: halves of the rows are tried. The file has a row that cannot be read, too."""
+    """Where nobody looked at it before: halves of the rows are tried, and nothing is asked again. The file has a row
+    that cannot be read, too.
+    """
     monkeypatch.setattr(reading, "fitting", lambda _name, value, *_: value)
     server.behave = lambda asked: said(json.dumps({"rating": 2.5 if asked.text.endswith(" 5") else 1}))
     ready(
@@ -511,6 +511,7 @@ def test_an_output_that_fits_none_of_its_rows_together_costs_the_row_that_is_at_
     *_, receipt = StreamingWorker(lake.worker_spec()).process([Assignment(shard)])
     assert isinstance(receipt, Receipt), receipt
     assert (receipt.rows_out, receipt.rows_quarantined) == (shard.rows - 2, 2)
+    assert len(server.asked()) == shard.rows - 1
 
 
 def test_preflight_asks_for_its_sample_alone(lake: Lake, server: Server) -> None:

@@ -10,7 +10,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
-from nightjar.inference.records import Usage
+from nightjar.inference.predictors.language.requests import Answered
 from support import ROOT, Lake
 
 EXAMPLE = ROOT / "examples" / "llm"
@@ -105,17 +105,10 @@ def job(model: str, **keys: Any) -> Job:
     return found
 
 
-class Answered(NamedTuple):
-    """What became of a batch, and what it took."""
-
-    outputs: dict[str, list[Any]]
-    usage: Usage
-
-
 def ask(model: str, texts: Sequence[str | None], **keys: Any) -> Answered:
     scorer: Any = load_scorer(model_job(job(model, **keys)), model)
-    prepared = scorer.prepare(pa.table({"text": pa.array(texts, pa.string())}))
-    return Answered(scorer._predictor.predict(prepared.content), scorer.claimed())
+    found: Answered = scorer.submit(scorer.prepare(pa.table({"text": pa.array(texts, pa.string())}))).result()
+    return found
 
 
 @pytest.fixture(scope="module")

@@ -10,16 +10,16 @@ import asyncio
 import threading
 import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from typing import Any
 
-from nightjar.inference.errors import EndpointFailed, JobError, NightjarError, OutputInvalid
+import pyarrow as pa
+
+from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.messages import clip
-from nightjar.inference.predictors.adapter import is_device_lost
+from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.scorer import Scorer
@@ -33,9 +33,17 @@ _LOOK_S = 0.5
 AHEAD = 2
 """A further batch is begun while fewer rows are underway than so many times those that are asked at once."""
 
-WAITING: ContextVar[Callable[[bool], None] | None] = ContextVar("waiting", default=None)
-"""Called again and again while this thread waits for a batch. The argument: whether rows were done since the last call,
-of this batch or another one. What it raises ends the batch."""
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What became of a batch.
+
+    outputs: of each declared output a list, in which a row without outputs has its exception. usage: what all its
+    requests took, those of rows without outputs, too.
+    """
+
+    outputs: dict[str, list[Any]]
+    usage: Usage
 
 
 @dataclass(slots=True)
@@ -63,7 +71,7 @@ class Requests(ABC):
         self.most = most
         self.waiting = 0
         self.done = 0
-        self._claims = threading.local()
+        self._unclaimed = NO_USAGE
         self._uses = job.model.uses
         self._columns, self._key = columns, key
         self._outputs = tuple(job.model.outputs)
@@ -116,39 +124,33 @@ class Requests(ABC):
         """The rows of a batch, in the order in which they are asked. What comes of them keeps its place."""
         return range(len(prepared))
 
-    def predict(self, prepared: list[Any]) -> dict[str, Any]:
-        """Ask for a batch, and wait for it. Several threads may do so at once. Returns of each declared output a list,
-        in which a row without outputs has its exception. The usage is added to what `claimed` returns.
+    def predict(self, prepared: list[Any], alive: Callable[[], None] | None = None) -> dict[str, Any]:
+        """Ask for a batch, and wait for it. Its usage is added to what `claimed` returns.
 
-        Raises:
-            EndpointFailed: It failed for another reason than one of its rows.
+        alive: called when further rows of the batch are done.
         """
-        left, waiting, done = _Left(len(prepared)), WAITING.get() or (lambda _: None), self.done
-        with self._counting:
-            self.waiting += left.rows
-        begun: Future[tuple[dict[str, list[Any]], Usage]] = self.call(self._batch(prepared, left))
-        begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
-        try:
-            waiting(False)
-            while not wait([begun], _LOOK_S).done:
-                before, done = done, self.done
-                waiting(done != before)
-            found, usage = begun.result()
-        except Exception as error:
-            if isinstance(error, NightjarError) or is_device_lost(error):
-                raise
-            # No row is to blame, so no part of the batch is tried again.
-            raise EndpointFailed(clip(f"{self._uses}: {type(error).__name__}: {error}")) from error
-        finally:
-            begun.cancel()
-        self._claims.usage = self.claimed().plus(usage)
-        return found
+        begun, done = self.submit(prepared), self.done
+        while not wait([begun], _LOOK_S).done:
+            if alive is not None and self.done != done:
+                done = self.done
+                alive()
+        answered = begun.result()
+        self._unclaimed = self._unclaimed.plus(answered.usage)
+        return answered.outputs
 
     def claimed(self) -> Usage:
-        """The usage of the batches that this thread has waited for, since it last asked for it."""
-        usage: Usage = getattr(self._claims, "usage", NO_USAGE)
-        self._claims.usage = NO_USAGE
+        """The usage of the batches that were waited for, since this was last asked."""
+        usage, self._unclaimed = self._unclaimed, NO_USAGE
         return usage
+
+    def submit(self, prepared: list[Any]) -> Future[Answered]:
+        """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
+        left = _Left(len(prepared))
+        with self._counting:
+            self.waiting += left.rows
+        begun: Future[Answered] = self.call(self._batch(prepared, left))
+        begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
+        return begun
 
     def at_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Have something closed in the loop when this predictor is not used any more. It must not refer to it."""
@@ -171,7 +173,7 @@ class Requests(ABC):
             left.rows -= rows
             self.waiting -= rows
 
-    async def _batch(self, prepared: Sequence[Any], left: _Left) -> tuple[dict[str, list[Any]], Usage]:
+    async def _batch(self, prepared: Sequence[Any], left: _Left) -> Answered:
         """All rows of a batch. The first error that is not about a row cancels the others."""
         tasks = {row: asyncio.create_task(self._row(prepared[row])) for row in self.order(prepared)}
         try:
@@ -185,7 +187,7 @@ class Requests(ABC):
             await asyncio.gather(*tasks.values(), return_exceptions=True)
         found = [tasks[row].result() for row in range(len(prepared))]
         usage = NO_USAGE.plus(*(used for _, used in found))
-        return {name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage
+        return Answered({name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage)
 
     async def _row(self, request: Any) -> tuple[dict[str, Any] | Exception, Usage]:
         """The outputs of a row, or why it has none; and what it took."""
@@ -206,11 +208,24 @@ class StreamingScorer(Scorer):
     """The scorer of a predictor that takes several batches at once."""
 
     _predictor: Requests
+    alive: Callable[[], None] | None = None
+    """Called when rows of its batch are done."""
 
     @property
     def requests(self) -> Requests:
         """The model."""
         return self._predictor
+
+    def submit(self, prepared: Any) -> Future[Answered]:
+        """Begin what `prepare` returned, and do not wait for it."""
+        return self._predictor.submit(prepared.content)
+
+    def _predict(self, content: Any) -> Any:
+        return self._predictor.predict(content, self.alive)
+
+    def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
+        """The declared outputs of rows that were answered. Raises as `__call__`."""
+        return outputs.normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
 
 
 def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:

@@ -6,10 +6,10 @@ import itertools
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -23,7 +23,7 @@ from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
-from nightjar.inference.predictors.language.requests import WAITING
+from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import Usage
 from support import is_true, wait_until
 
@@ -63,23 +63,8 @@ def asking(behave: Any = upper, **keys: Any) -> Iterator[tuple[Endpoint, product
         yield server, product.Endpoint(model_job(job(server.url, **keys)))
 
 
-class Answered(NamedTuple):
-    """What became of a batch, and what it took."""
-
-    outputs: dict[str, list[Any]]
-    usage: Usage
-
-
-def begun(
-    model: product.Endpoint, *texts: str | None, waiting: Callable[[bool], None] = lambda _: None
-) -> Future[Answered]:
-    """A batch that a thread of its own waits for. waiting: as `WAITING`."""
-
-    def answered() -> Answered:
-        WAITING.set(waiting)
-        return Answered(model.predict(model.prepare(pa.table({"text": pa.array(texts, pa.string())}))), model.claimed())
-
-    return ThreadPoolExecutor(1).submit(answered)
+def begun(model: product.Endpoint, *texts: str | None) -> Future[Answered]:
+    return model.submit(model.prepare(pa.table({"text": pa.array(texts, pa.string())})))
 
 
 def ask(model: product.Endpoint, *texts: str | None) -> Answered:
@@ -295,23 +280,15 @@ def test_no_more_requests_are_underway_than_may_and_batches_share_the_places() -
         assert server.most == 4
 
 
-def test_a_batch_that_nobody_waits_for_any_more_asks_no_more() -> None:
-    over = threading.Event()
-
-    def waiting(_: bool) -> None:
-        if over.is_set():
-            raise EndpointFailed("nobody waits")
-
+def test_a_batch_that_is_cancelled_asks_no_more() -> None:
     def slow(asked: Asked) -> Reply:
         time.sleep(0.1)
         return upper(asked)
 
     with asking(slow, requests_in_flight=1) as (server, model):
-        batch = begun(model, *"abcdefghijkl", waiting=waiting)
+        batch = begun(model, *"abcdefghijkl")
         wait_until(lambda: server.asked, 5, "the first request is there")
-        over.set()
-        with pytest.raises(EndpointFailed, match="nobody waits"):
-            batch.result()
+        batch.cancel()
         wait_until(lambda: model.waiting == 0, 5, "nothing waits")
         asked = len(server.asked)
         assert not is_true(lambda: len(server.asked) > asked + 1, 0.5)

@@ -18,7 +18,6 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.predictors import Preprocessor, StreamingScorer
-from nightjar.inference.predictors.language.requests import WAITING
 from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started, Usage
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
@@ -284,12 +283,11 @@ class Answering:
     def prepare(self, batch: pa.Table) -> pa.Table:
         return batch
 
-    def predict(self, batch: pa.Table) -> Any:
-        waiting = WAITING.get()
+    def predict(self, batch: pa.Table, alive: Callable[[], None] | None) -> Any:
         for _ in range(6):
             time.sleep(0.3)
-            if waiting is not None:
-                waiting(True)
+            if alive is not None:
+                alive()
         return {"score": batch["x"].to_numpy()}
 
     def claimed(self) -> Usage:
