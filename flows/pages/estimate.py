@@ -9,9 +9,12 @@ from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import fact_lines, rows_known
 from nightjar.flows.reports import CheckReport, Column, PlanReport, Sample
 from nightjar.inference.arrow_types import type_name
-from nightjar.inference.identity.identity import described
+from nightjar.inference.identity.identity import ScoringSet
+from nightjar.inference.job.model import Job
+from nightjar.inference.job.modeljob import counted_format, model_jobs
 from nightjar.inference.messages import counted
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.resume import called, summed
 
 if TYPE_CHECKING:
     from nightjar.inference.input.discovery import Discovery
@@ -131,3 +134,31 @@ def check_text(found: CheckReport) -> str:
         f"{'Ready, but see the notes.' if found.notes else 'Ready.'}"
     )
     return "\n".join([ready, *fact_lines(facts), *(f"Note: {line(note)}" for note in found.notes)])
+
+
+_FILES = 20
+"""The most files of the code that have a line each."""
+
+
+def described(job: Job, scoring: ScoringSet) -> list[str]:
+    """Lines for people that say what the identity is made of, and why each file is code."""
+    code = [f"{file.name} ({scoring.reasons.get(file.name, 'kept')})" for file in scoring.code.files]
+    lines = [f"code: {each}" for each in code[:_FILES]]
+    if len(code) > _FILES:
+        lines.append(f"code: {summed(code[_FILES:])}")
+    for each, taken in zip(model_jobs(job), scoring.models, strict=False):
+        if taken.files:
+            names = [file.name or str(each.model.path) for file in taken.files]
+            lines.append(f"{each.key}.path: {counted(len(names), 'file')} ({summed(names)})")
+    lines += map(called, scoring.packages)
+    for each in model_jobs(job):
+        if each.model.version is not None:
+            lines.append(f"{each.key}.version: {each.model.version}")
+    if given := counted_format(job):
+        lines.append(f"input.format: {given}")
+    for snapshot in scoring.snapshots:
+        lines += [
+            f"{file.source}: too large to copy; it is read where it lies, and watched for changes"
+            for file in snapshot.linked
+        ]
+    return lines

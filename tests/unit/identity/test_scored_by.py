@@ -13,15 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nightjar.flows.pages.estimate import described
 from nightjar.inference.errors import Damaged, JobError
-from nightjar.inference.identity.identity import ScoringSet, described, differences, fix, identify, read_identity
+from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
-from nightjar.inference.run.resume import identity_of_plan
+from nightjar.inference.run.resume import differences, identity_of_plan
 from nightjar.inference.storage.lake import LakeStorage
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32()), ("late", pa.bool_())])

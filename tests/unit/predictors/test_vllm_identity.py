@@ -9,11 +9,13 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from nightjar.flows.pages.estimate import described
 from nightjar.inference.errors import RunFailed
-from nightjar.inference.identity.identity import described, differences, fix, identify, package_files, verify_packages
+from nightjar.inference.identity.identity import fix, identify, package_files, verify_packages
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors.language import vllm
+from nightjar.inference.run.resume import differences
 from nightjar.inference.storage.lake import LakeStorage
 
 STORAGE = LakeStorage()
