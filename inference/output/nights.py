@@ -92,11 +92,34 @@ def published(storage: Storage, output: str, run_id: str | None, date: str | Non
         Missing: one of these was deleted, or the first data file was.
     """
     now = publish.newest(storage, output)
-    run, entry = publish.seen(now, output, run_id, date)
+    run, entry = published_run(now, output, run_id, date)
     try:
         return there(storage, output, now.number, run, entry)
     except Missing as error:
         raise Missing(deleted(run, f" ({error})", entry.date)) from error
+
+
+def published_run(
+    now: publish.Snapshot, output: str, run_id: str | None, date: str | None = None
+) -> tuple[str, Published]:
+    """The run of this id in a snapshot, or else that of this date, by default of the latest night; its id and its
+    published revision.
+
+    Raises:
+        JobError: It is not published; the message says what is.
+    """
+    # A night may have been published under a name of its own.
+    run = run_id or (now.nights().get(date, date) if date else now.latest())
+    if run is None:
+        if now.number:
+            raise JobError(f"nothing is published in {output} any more; `nightjar publications JOB` lists what was")
+        raise JobError(f"nothing is published in {output} yet; `nightjar run JOB` publishes")
+    if run not in now.runs:
+        last = sorted(now.runs)[-5:]
+        known = ", ".join(last) or "none"
+        more = f" and {len(now.runs) - len(last)} more" if len(now.runs) > len(last) else ""
+        raise JobError(f"the run {run!r} is not published in {output}; published: {known}{more}")
+    return run, now.runs[run]
 
 
 def there(storage: Storage, output: str, number: int, run: str, entry: Published) -> Files:

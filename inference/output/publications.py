@@ -126,32 +126,6 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
 
 
-def published_run(storage: Storage, output: str, run_id: str | None, date: str | None = None) -> tuple[str, Published]:
-    """The published run of this id, or else of this date, by default that of the latest night; its id and its published
-    revision.
-
-    Raises:
-        JobError: It is not published; the message says what is.
-    """
-    return seen(newest(storage, output), output, run_id, date)
-
-
-def seen(now: Snapshot, output: str, run_id: str | None, date: str | None = None) -> tuple[str, Published]:
-    """As `published_run`, in a snapshot that was read already."""
-    # A night may have been published under a name of its own.
-    run = run_id or (now.nights().get(date, date) if date else now.latest())
-    if run is None:
-        if now.number:
-            raise JobError(f"nothing is published in {output} any more; `nightjar publications JOB` lists what was")
-        raise JobError(f"nothing is published in {output} yet; `nightjar run JOB` publishes")
-    if run not in now.runs:
-        last = sorted(now.runs)[-5:]
-        known = ", ".join(last) or "none"
-        more = f" and {len(now.runs) - len(last)} more" if len(now.runs) > len(last) else ""
-        raise JobError(f"the run {run!r} is not published in {output}; published: {known}{more}")
-    return run, now.runs[run]
-
-
 def _try(storage: Storage, output: str, below: Snapshot | None, number: int, run_id: str, published: Published) -> bool:
     """Create snapshot `number`, or find that an earlier try did; False if another run has this number.
 

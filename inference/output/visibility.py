@@ -14,7 +14,7 @@ from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.nights import scoring_anew, there
+from nightjar.inference.output.nights import published_run, scoring_anew, there
 from nightjar.inference.output.publications import Origin, Snapshot
 from nightjar.inference.storage.protocol import Storage
 
@@ -107,7 +107,7 @@ def unpublish(storage: Storage, output: str, run_id: str | None, date: str | Non
     Raises:
         JobError: it is not published, or was published again meanwhile.
     """
-    run, entry = publish.published_run(storage, output, run_id, date)
+    run, entry = published_run(publish.newest(storage, output), output, run_id, date)
 
     def without(now: Snapshot) -> dict[str, Published]:
         if now.runs.get(run, entry) != entry:

@@ -16,6 +16,7 @@ from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.nights import published_run
 from nightjar.inference.records import encode
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import read_manifest
@@ -64,7 +65,7 @@ def rows_of(storage: Storage, output: str, run_id: str) -> Rows:
         kinds[kind].append(pq.read_table(storage.open(uri)))
     order = [("_file", "ascending"), ("_row", "ascending")]
     data, quarantine = (pa.concat_tables(tables).sort_by(order).combine_chunks() for tables in kinds.values())
-    _, entry = publish.published_run(storage, output, run_id)
+    _, entry = published_run(publish.newest(storage, output), output, run_id)
     metrics = to_json(read_manifest(storage, output, entry).metrics)
     return Rows(data, _impersonal(quarantine, run_id), metrics)
 
@@ -79,7 +80,7 @@ def _impersonal(quarantine: pa.Table, run_id: str) -> pa.Table:
 
 def parts_of(storage: Storage, output: str, run_id: str) -> Iterator[tuple[str, str, int, int]]:
     """Every part of a published run: URI, kind, rows, bytes, as what was published lists them."""
-    _, entry = publish.published_run(storage, output, run_id)
+    _, entry = published_run(publish.newest(storage, output), output, run_id)
     manifest = read_manifest(storage, output, entry)
     folder = join(output, "runs", run_id, f"r{entry.revision}")
     for line in outcomes.lines(outcomes.read(storage.read(join(folder, manifest.shards.file)))):

@@ -17,6 +17,7 @@ import pytest
 import ray
 
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.nights import published_run
 from nightjar.inference.validation.manifest import read_manifest
 from support import HELPERS, Lake
 
@@ -127,7 +128,7 @@ class Changing:
         request = self.lake.request(scores=False)
         if not publish.newest(request.storage, request.output).runs:
             return
-        _, entry = publish.published_run(request.storage, request.output, None)
+        _, entry = published_run(publish.newest(request.storage, request.output), request.output, None)
         manifest = read_manifest(request.storage, request.output, entry)
         assert manifest.code is not None
         assert manifest.model is not None

@@ -23,6 +23,7 @@ from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.nights import published_run
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.run.approving import answer
@@ -221,7 +222,7 @@ def publications_of(lake: Lake, run_id: str) -> list[int]:
 def metrics_of(lake: Lake, run_id: str) -> dict[str, Any]:
     """The metrics in a published run's manifest."""
     request = lake.request()
-    _, entry = publish.published_run(request.storage, request.output, run_id)
+    _, entry = published_run(publish.newest(request.storage, request.output), request.output, run_id)
     return to_json(read_manifest(request.storage, request.output, entry).metrics)
 
 
@@ -247,7 +248,7 @@ def assert_published_once(lake: Lake, run_id: str, rows: pd.DataFrame, revision:
 def published_parts(lake: Lake, run_id: str) -> dict[str, int]:
     """The published parts of a run, and when each was written: a part is never rewritten."""
     request = lake.request()
-    _, entry = publish.published_run(request.storage, request.output, run_id)
+    _, entry = published_run(publish.newest(request.storage, request.output), request.output, run_id)
     manifest = read_manifest(request.storage, request.output, entry)
     folder = Path(revs.revision_uri(str(lake.out / "runs" / run_id), entry.revision))
     table = read_outcomes((folder / manifest.shards.file).read_bytes())

@@ -30,6 +30,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.nights import published_run
 from nightjar.inference.output.outcomes import part_names
 from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.records import encode
@@ -105,7 +106,7 @@ class OnS3:
         assert [s["number"] for s in snapshots] == list(range(1, len(snapshots) + 1))
         assert sum(snapshot["note"].startswith(f"run {run_id} ") for snapshot in snapshots) == 1
         revision = join(self.output, "runs", run_id, "r1")
-        _, entry = publish.published_run(self.direct, self.output, run_id)
+        _, entry = published_run(publish.newest(self.direct, self.output), self.output, run_id)
         manifest = read_manifest(self.direct, self.output, entry)
         table = read_outcomes(self.direct.read(join(revision, manifest.shards.file)))
         parts = [found.uri for found in self.direct.list(join(revision, "data"))]

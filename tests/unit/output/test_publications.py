@@ -29,7 +29,7 @@ from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import visibility
-from nightjar.inference.output.nights import night_of
+from nightjar.inference.output.nights import night_of, published_run
 from nightjar.inference.output.owner import check_owner, claim_output
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Origin, Snapshot
@@ -101,7 +101,7 @@ def notes(output: str) -> list[str]:
 def test_before_anything_is_published_readers_find_nothing_and_are_told(output: str) -> None:
     assert now(output) == Snapshot(0)
     with pytest.raises(JobError, match=r"nothing is published in .*out yet"):
-        publish.published_run(LakeStorage(), output, None)
+        published_run(now(output), output, None)
 
 
 def test_each_publication_shows_all_runs_and_leaves_earlier_ones_as_they_were(output: str) -> None:
@@ -113,15 +113,18 @@ def test_each_publication_shows_all_runs_and_leaves_earlier_ones_as_they_were(ou
     assert publish.snapshot(LakeStorage(), output, 1).runs == {"2026-11-18": entry("2026-11-18")}
     assert Path(output, "publications", "00000001.json").read_bytes() == first
     with pytest.raises(JobError, match=r"'2026-11-17' is not published in .*; published: 2026-11-18, 2026-11-19"):
-        publish.published_run(LakeStorage(), output, "2026-11-17")
+        published_run(now(output), output, "2026-11-17")
 
 
 def test_the_latest_night_is_the_highest_date_so_a_backfill_rewinds_nobody(output: str) -> None:
     """Order of publication does not matter. A run named by its date stands for it before others of that date."""
     published(output, "2026-11-19", "2026-11-17", "2026-11-18")
     assert now(output).latest() == "2026-11-19"
-    assert publish.published_run(LakeStorage(), output, None) == ("2026-11-19", entry("2026-11-19"))
-    assert publish.published_run(LakeStorage(), output, None, "2026-11-17") == ("2026-11-17", entry("2026-11-17"))
+    assert published_run(now(output), output, None) == ("2026-11-19", entry("2026-11-19"))
+    assert published_run(now(output), output, None, "2026-11-17") == (
+        "2026-11-17",
+        entry("2026-11-17"),
+    )
     published(output, "2026-11-19-again", "2026-11-18-again")
     assert now(output).latest() == "2026-11-19"
     assert Snapshot(1).latest() is None
@@ -446,29 +449,29 @@ def test_a_night_is_shown_by_the_run_that_is_named_by_it(output: str) -> None:
     assert list(nights.items()) == [("2026-11-17", "2026-11-20"), ("2026-11-18", "2026-11-18"), ("2026-11-19", "b")]
     assert Snapshot(1, runs).latest() == "b"
     for date, run in nights.items():
-        assert publish.seen(Snapshot(1, runs), output, None, date) == (run, runs[run])
+        assert published_run(Snapshot(1, runs), output, None, date) == (run, runs[run])
     with pytest.raises(JobError, match="the run '2026-11-16' is not published"):
-        publish.seen(Snapshot(1, runs), output, None, "2026-11-16")
+        published_run(Snapshot(1, runs), output, None, "2026-11-16")
 
 
 def test_what_is_not_published_is_answered_with_what_is(output: str) -> None:
     """The last five of many, and how many more there are; nothing, once everything was taken away."""
     days = [f"2026-11-{day}" for day in (17, 11, 12, 13, 14, 15, 16)]
     now = Snapshot(1, {day: entry(day) for day in days})
-    assert publish.seen(now, output, "2026-11-13") == ("2026-11-13", entry("2026-11-13"))
-    assert publish.seen(now, output, None) == ("2026-11-17", entry("2026-11-17"))
+    assert published_run(now, output, "2026-11-13") == ("2026-11-13", entry("2026-11-13"))
+    assert published_run(now, output, None) == ("2026-11-17", entry("2026-11-17"))
     with pytest.raises(JobError) as refused:
-        publish.seen(now, output, "x")
+        published_run(now, output, "x")
     last = ", ".join(sorted(days)[-5:])
     assert str(refused.value) == f"the run 'x' is not published in {output}; published: {last} and 2 more"
     with pytest.raises(JobError) as refused:
-        publish.seen(Snapshot(0), output, "x")
+        published_run(Snapshot(0), output, "x")
     assert str(refused.value) == f"the run 'x' is not published in {output}; published: none"
     with pytest.raises(JobError) as refused:
-        publish.seen(Snapshot(0), output, None)
+        published_run(Snapshot(0), output, None)
     assert str(refused.value) == f"nothing is published in {output} yet; `nightjar run JOB` publishes"
     with pytest.raises(JobError) as refused:
-        publish.seen(Snapshot(2), output, None)
+        published_run(Snapshot(2), output, None)
     assert (
         str(refused.value) == f"nothing is published in {output} any more; `nightjar publications JOB` lists what was"
     )

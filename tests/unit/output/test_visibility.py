@@ -18,6 +18,7 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
+from nightjar.inference.output.nights import published_run
 from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.storage.lake import LakeStorage
@@ -69,7 +70,7 @@ def test_a_night_with_a_name_of_its_own_is_found_by_its_date(
     """A run that is named by its date comes first."""
     for run, date in (("extra", "2026-11-10"), ("more", "2026-11-19")):
         finished(output, run, date=date)
-    find = functools.partial(publish.published_run, LakeStorage(), output)
+    find = functools.partial(published_run, publish.newest(LakeStorage(), output), output)
     assert [find(None, date)[0] for date in ("2026-11-10", "2026-11-19")] == ["extra", "2026-11-19"]
     assert find("more", "2026-11-19")[0] == "more"
     with pytest.raises(JobError, match="the run '2026-11-11' is not published"):
