@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.advice import Commands
+from nightjar.flows.pages.wording import warnings
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError, Unanswered
 from nightjar.inference.history.run_tables import lost
 from nightjar.inference.ledger import endings
@@ -31,7 +32,6 @@ from nightjar.inference.output.revisions import newest_revision, revision_uri
 from nightjar.inference.run.request import RunRequest, date_named, is_run_id, make_request
 from nightjar.inference.run.waiting import keep_failure
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation.gates import warnings
 
 if TYPE_CHECKING:
     from nightjar.flows.reports import FinishedRun

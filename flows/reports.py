@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from nightjar.inference.history.run_status import RunFigures
+from nightjar.inference.history.run_status import RunFigures, marked, overruled
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.lines import Decision
@@ -24,7 +24,6 @@ from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.validation.evaluations import LateEvaluation
-from nightjar.inference.validation.gates import marked, overruled
 
 
 @dataclass(frozen=True, slots=True)

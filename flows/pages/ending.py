@@ -24,6 +24,7 @@ from nightjar.flows.pages.wording import (
     said_of,
     speed,
     unfinished,
+    warnings,
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
@@ -36,7 +37,7 @@ from nightjar.inference.errors import (
     TakenBack,
     Unanswered,
 )
-from nightjar.inference.history.run_status import before_it_begins, shown_instead
+from nightjar.inference.history.run_status import before_it_begins, marked, overruled, shown_instead
 from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks, worded
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
@@ -50,7 +51,6 @@ from nightjar.inference.records import as_line
 from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Verdict
-from nightjar.inference.validation.gates import marked, overruled, warnings
 
 if TYPE_CHECKING:
     from nightjar.flows.reports import FinishedRun, Launched

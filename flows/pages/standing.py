@@ -8,7 +8,7 @@ from itertools import islice
 
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
-from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
+from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead, warnings
 from nightjar.flows.reports import FailedShard, RunListed, RunStatus
 from nightjar.inference.errors import Damaged, JobError, StorageError
 from nightjar.inference.history.run_status import (
@@ -28,7 +28,6 @@ from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.waiting import waits
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
-from nightjar.inference.validation.gates import warnings
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 _FAILURES = 20

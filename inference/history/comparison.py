@@ -106,8 +106,13 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
     """
     manifests = [_passed(storage, output, run)[1] for run in (before, now)]
     runs = list(zip((before, now), manifests, strict=True))
-    profiles = [(read_profile(storage, output, run, each), run, each) for run, each in runs if each.profile]
-    metrics = [by_latest(storage, revision_in(output, run, each.revision), each.metrics) for run, each in runs]
+    uris = [revision_in(output, run, each.revision) for run, each in runs]
+    profiles = [
+        (read_profile(storage, uri, each.profile), run, each)
+        for uri, (run, each) in zip(uris, runs, strict=True)
+        if each.profile
+    ]
+    metrics = [by_latest(storage, uri, each.metrics) for uri, each in zip(uris, manifests, strict=True)]
     compared = compare_columns(profiles[0][0], profiles[1][0]) if len(profiles) == 2 else []
     one, other = (_figures(each, found.evaluation) for each, found in zip(manifests, metrics, strict=True))
     return RunsCompared(

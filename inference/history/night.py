@@ -40,7 +40,7 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
-from nightjar.inference.validation.manifest import Manifest, Refused, manifest_of, profile_in, read_refused
+from nightjar.inference.validation.manifest import Manifest, Refused, manifest_of, read_profile, read_refused
 
 MAX_NIGHTS = 30
 """The most earlier nights of a trend: a month. Each costs a request to the storage."""
@@ -282,7 +282,7 @@ class _Collector:
     def _compared(self, date: str, kept: RevisionFile | None) -> tuple[NightsCompared, ...]:
         if kept is None:
             return ()
-        profile = profile_in(self.storage, self.newest.uri, kept)
+        profile = read_profile(self.storage, self.newest.uri, kept)
         return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.counts.rows_out)
 
 

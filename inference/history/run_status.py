@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import datetime as dt
+from collections import Counter
+from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +16,7 @@ from nightjar.inference.ledger.epochs import LEASE_S, shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published
+from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -24,7 +27,7 @@ from nightjar.inference.run.request import RunRequest, begun, date_named, is_run
 from nightjar.inference.run.waiting import waits
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
-from nightjar.inference.validation.gates import marked, overruled
+from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
@@ -144,6 +147,18 @@ class RunFigures(Counts):
     def marks(self) -> str:
         """That it did not pass all gates, as the end of a sentence; empty if it did."""
         return marked(self.approved, self.warned)
+
+
+def overruled(results: Iterable[GateResult]) -> dict[str, int]:
+    """How many gates of a published night did not pass: those that a person approved, and those that only warned."""
+    counts = Counter(result.verdict for result in results)
+    return {"approved": counts["ask"], "warned": counts["warn"]}
+
+
+def marked(approved: int, warned: int) -> str:
+    """The same as the end of a sentence; empty if all gates passed."""
+    shown = {"approved by a person": approved, "warned": warned}
+    return "".join(f", {counted(count, 'gate')} {what}" for what, count in shown.items() if count)
 
 
 @dataclass(frozen=True, kw_only=True)

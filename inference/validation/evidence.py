@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -9,9 +10,11 @@ from nightjar.inference.errors import Missing
 from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.job.checks import LAST, DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
+from nightjar.inference.ledger.endings import VALIDATED
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.revisions import revision_in
+from nightjar.inference.output.parts import checksum
+from nightjar.inference.output.revisions import newest_revision, revision_in, run_folder
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.gates import (
@@ -24,7 +27,9 @@ from nightjar.inference.validation.gates import (
 )
 from nightjar.inference.validation.gates.drift import lacking
 from nightjar.inference.validation.gates.rules import input_gates
-from nightjar.inference.validation.manifest import Manifest, read_manifest, read_profile, validated
+from nightjar.inference.validation.manifest import Manifest, manifest_of, read_manifest, read_profile
+
+_MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 
 
 def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int | None = None) -> Found:
@@ -99,7 +104,7 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
         called += ", the last published night"
     if manifest.profile is None:
         return Baseline(called, None, f"the columns of {called} were not described")
-    return Baseline(called, read_profile(storage, output, run, manifest))
+    return Baseline(called, read_profile(storage, revision_in(output, run, manifest.revision), manifest.profile))
 
 
 def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
@@ -111,6 +116,23 @@ def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Ma
     if entry := publish.newest(storage, output).runs.get(run):
         return entry, read_manifest(storage, output, entry)
     return validated(storage, output, run)
+
+
+def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
+    """What a run would have published whose newest revision passed its gates and was not to be published; None if there
+    is none.
+
+    Raises:
+        JobError: This version cannot read it.
+    """
+    newest = newest_revision(storage, run_folder(output, run))
+    if newest is None or newest.state.ended is None or newest.state.ended.outcome != VALIDATED:
+        return None
+    file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
+    raw = storage.read(file)
+    found = manifest_of(raw, file)
+    name = file.removeprefix(output).lstrip("/")
+    return Published(newest.number, name, checksum(raw), found.date), found
 
 
 def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -20,7 +19,7 @@ from nightjar.inference.identity.identity import Identity
 from nightjar.inference.identity.packages import installed_packages
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
-from nightjar.inference.ledger.endings import VALIDATED, utc
+from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.progress import lowest
@@ -30,7 +29,7 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.revisions import RevisionFile, newest_revision, read_verified, revision_in, run_folder
+from nightjar.inference.output.revisions import RevisionFile, read_verified
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Counts, Seen, Usage
 from nightjar.inference.storage.protocol import Storage, join
@@ -38,8 +37,6 @@ from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.witness.seen import Collection
-
-_MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 
 LIBRARIES = ("nightjar-batch", "ray", "pyarrow", "numpy", "pandas", "prefect")
 
@@ -140,35 +137,8 @@ def read_manifest(storage: Storage, output: str, published: Published) -> Manife
     return manifest_of(read_verified(storage, output, published), join(output, published.manifest))
 
 
-def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
-    """What a run would have published whose newest revision passed its gates and was not to be published; None if there
-    is none.
-
-    Raises:
-        JobError: This version cannot read it.
-    """
-    newest = newest_revision(storage, run_folder(output, run))
-    if newest is None or newest.state.ended is None or newest.state.ended.outcome != VALIDATED:
-        return None
-    file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
-    raw = storage.read(file)
-    found = manifest_of(raw, file)
-    name = file.removeprefix(output).lstrip("/")
-    return Published(newest.number, name, checksum(raw), found.date), found
-
-
-def read_profile(storage: Storage, output: str, run: str, manifest: Manifest) -> Profile:
-    """The profile of a published run that has one.
-
-    Raises:
-        JobError: It is not the file that was published, or another version wrote it.
-    """
-    assert manifest.profile is not None
-    return profile_in(storage, revision_in(output, run, manifest.revision), manifest.profile)
-
-
-def profile_in(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
-    """A profile that was kept. uri: of its revision.
+def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
+    """The profile of a revision. uri: of the revision.
 
     Raises:
         JobError: It is not the file that was written, or another version wrote it.

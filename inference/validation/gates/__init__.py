@@ -6,7 +6,6 @@ A new gate is a class with `judge`; `rules` lists those of a job.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
-from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import Number
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.metrics.profile import Profile
@@ -206,23 +204,6 @@ def told(result: GateResult) -> str:
 def asking(results: Iterable[GateResult]) -> tuple[GateResult, ...]:
     """The gates that did not pass and because of which a person is asked."""
     return tuple(result for result in results if result.verdict == "ask")
-
-
-def warnings(results: Iterable[GateResult]) -> list[str]:
-    """What the gates say that did not pass and did not block."""
-    return [f"{result.name}: {told(result)}" for result in results if result.verdict in ("warn", "ask")]
-
-
-def overruled(results: Iterable[GateResult]) -> dict[str, int]:
-    """How many gates of a published night did not pass: those that a person approved, and those that only warned."""
-    counts = Counter(result.verdict for result in results)
-    return {"approved": counts["ask"], "warned": counts["warn"]}
-
-
-def marked(approved: int, warned: int) -> str:
-    """The same as the end of a sentence; empty if all gates passed."""
-    shown = {"approved by a person": approved, "warned": warned}
-    return "".join(f", {counted(count, 'gate')} {what}" for what, count in shown.items() if count)
 
 
 def number(value: Number) -> str:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nightjar.flows.pages.wording import warnings
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -34,7 +35,6 @@ from nightjar.inference.validation.gates import (
     enforce,
     evaluate,
     told,
-    warnings,
 )
 from nightjar.inference.validation.gates.rules import gates_of, input_gates
 from nightjar.inference.validation.rescore import Rescored

@@ -6,7 +6,7 @@ import datetime as dt
 import hashlib
 import json
 import platform
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,10 +28,11 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.revisions import RevisionFile
+from nightjar.inference.output.revisions import RevisionFile, revision_in
 from nightjar.inference.records import Counts, Failed, Seen, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
+from nightjar.inference.validation.evidence import validated
 from nightjar.inference.validation.gates import GateResult, Offender
 from nightjar.inference.validation.manifest import (
     Content,
@@ -41,7 +42,6 @@ from nightjar.inference.validation.manifest import (
     manifest_of,
     read_manifest,
     read_profile,
-    validated,
     write_manifest,
 )
 from nightjar.inference.validation.rescore import Rescored
@@ -271,7 +271,9 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     assert pq.read_table(lake.out / listed)["failed_attempts"].to_pylist() == [2, 1, 0]
     remarks = manifest.remarks()
     assert remarks.snapshots == ("7",)
-    assert read_profile(storage, str(lake.out), "nightly", manifest).results() == described.results()
+    assert manifest.profile is not None
+    kept = read_profile(storage, revision_in(str(lake.out), "nightly", manifest.revision), manifest.profile)
+    assert kept.results() == described.results()
 
 
 def test_a_profile_that_is_not_the_one_that_was_published_is_named(tmp_path: Path) -> None:
@@ -279,14 +281,13 @@ def test_a_profile_that_is_not_the_one_that_was_published_is_named(tmp_path: Pat
     file = tmp_path / "runs/2026-11-19/r1/profile-000003"
     file.parent.mkdir(parents=True)
     published = RevisionFile(file.name, checksum(b"no profile"), 10)
-    manifest = replace(manifest_of(json.dumps(FIRST_MANIFEST).encode(), "manifest.json"), profile=published)
     for content, why in (
         (b"another", "not the file that was published; restore it"),
         (b"no profile", "not a profile that this version can read"),
     ):
         file.write_bytes(content)
         with pytest.raises(JobError) as refused:
-            read_profile(LakeStorage(), str(tmp_path), "2026-11-19", manifest)
+            read_profile(LakeStorage(), str(file.parent), published)
         assert str(refused.value) == f"{file}: {why}"
 
 
