@@ -41,11 +41,10 @@ from nightjar.inference.input.discovery import Discovery
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
-from nightjar.inference.run.publishing import publish_run, unanswered
+from nightjar.inference.run.publishing import publish_run, unanswered, validate
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.run.scoring import discover, nothing_to_score, score, was_published
-from nightjar.inference.run.validating import validate
 from nightjar.inference.stopwatch import Stopwatch
 
 

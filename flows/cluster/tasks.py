@@ -76,9 +76,9 @@ def _import() -> None:
         import prefect.task_engine
         import prefect_ray
 
-        from nightjar.inference.run import publishing, scoring, validating
+        from nightjar.inference.run import publishing, scoring
 
-    del prefect, prefect_ray, publishing, scoring, validating
+    del prefect, prefect_ray, publishing, scoring
 
 
 def driving() -> dict[str, Any]:

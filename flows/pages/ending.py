@@ -306,7 +306,7 @@ def _files(run: FinishedRun) -> list[tuple[str, str]]:
     return [
         ("data", f"{folder}/data"),
         ("shards", f"{request.output}/{run.verdict.shards}"),
-        ("manifest", f"{request.output}/{run.verdict.manifest}"),
+        ("manifest", f"{request.output}/{run.verdict.published.manifest}"),
         *([("quarantine", f"{folder}/quarantine")] if run.scored.progress.counts.rows_in_quarantine else []),
     ]
 

@@ -62,9 +62,9 @@ class Revision:
         """Whether its publication has begun. From then on nothing in the revision may change."""
         return self.state.intent is not None
 
-    def plan(self, fingerprint: str = "") -> Plan | None:
+    def plan(self) -> Plan | None:
         """As `read_plan`."""
-        return read_plan(self.ledger.storage, self.uri, self.state, fingerprint)
+        return read_plan(self.ledger.storage, self.uri, self.state)
 
     def begun_by(self, flow_run: str) -> bool:
         """Whether a step of that flow run has written its ledger, other than to leave the revision."""
@@ -132,17 +132,14 @@ def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> 
         writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
 
 
-def read_plan(storage: Storage, uri: str, state: State, fingerprint: str = "") -> Plan | None:
-    """The revision's newest plan, with its packed shards split as the ledger says.
-
-    fingerprint: for the ids of the split shards. Default: that of the plan.
-    """
+def read_plan(storage: Storage, uri: str, state: State) -> Plan | None:
+    """The revision's newest plan, with its packed shards split as the ledger says."""
     if state.planned is None:
         return None
     file = join(uri, state.planned.file)
     try:
         plan = Plan.from_bytes(storage.read(file))
-        return plan.with_splits(state.splits, fingerprint or state.planned.fingerprint)[0]
+        return plan.with_splits(state.splits, state.planned.fingerprint)[0]
     except (OSError, pa.ArrowException) as error:
         raise StorageError(
             f"{file}: not a plan this version can read; restore it, or score the run anew with --fresh"

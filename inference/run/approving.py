@@ -13,10 +13,15 @@ from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.publishing import check_visible, finish_publication, make_visible, shown_everywhere
+from nightjar.inference.run.publishing import (
+    check_visible,
+    finish_publication,
+    make_visible,
+    shown_everywhere,
+    verdict_of,
+)
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Scored, Verdict
-from nightjar.inference.run.validating import verdict_of
 
 
 @dataclass(frozen=True)
@@ -68,9 +73,7 @@ def answer(request: RunRequest, *, approved: bool, by: str, note: str = "", name
             raise Rejected(question.no(given))  # the lease keeps it as the run's end
         began, entry = time.time(), question.published
         verdict = verdict_of(request, entry, writer.epoch)
-        assert writer.state.planned is not None
-        number, swept, unfinished = make_visible(request, writer, entry, writer.state.planned.fingerprint)
-        shown = shown_everywhere(request, entry.revision, number, entry.manifest, began, swept, unfinished)
+        shown = shown_everywhere(request, entry, began, *make_visible(request, writer, entry))
         return Answered(question, given, _scored(writer.state, entry.revision), verdict, shown)
     assert given is not None
     verdict = verdict_of(request, question.published, newest.state.epoch)
@@ -85,7 +88,7 @@ def carried_out(request: RunRequest) -> Answered | None:
     if given.approved and not newest.sealed:
         return answer(request, approved=True, by=given.by, note=given.note)
     if newest.state.published is not None:
-        check_visible(request, newest.number, question.published.checksum)
+        check_visible(request, question.published)
     return _as_it_is(request, newest, question, given)
 
 
@@ -103,7 +106,7 @@ def _as_it_is(request: RunRequest, newest: revs.Revision, question: Question, gi
     scored = _scored(newest.state, newest.number)
     if shown is None:
         return Answered(question, given, scored, verdict, None)
-    made = shown_everywhere(request, entry.revision, shown.number, entry.manifest, time.time())
+    made = shown_everywhere(request, entry, time.time(), shown.number)
     return Answered(question, given, scored, verdict, made)
 
 
@@ -134,10 +137,7 @@ def _check(request: RunRequest, newest: revs.Revision, question: Question, appro
 
 def _scored(state: State, revision: int) -> Scored:
     """The result of the score step, as far as the ledger has it, with the answer as a note."""
-    assert state.planned is not None
     notes = [*state.about.notes(state.progress.counts.batches_cut, state.progress.ceilings)]
     if state.decision is not None:
         notes.append(state.decision.words)
-    return Scored(
-        revision, state.epoch, state.planned.fingerprint, state.progress, warnings=tuple(notes), again=state.about.again
-    )
+    return Scored(revision, state.epoch, state.progress, warnings=tuple(notes), again=state.about.again)

@@ -1,22 +1,244 @@
-"""The last step: makes the revision visible, in one atomic act."""
+"""What follows scoring: `validate` proves the cover from the files written, judges the gates and writes the manifest;
+`publish_run` makes the revision visible, in one atomic act.
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
+from collections.abc import Collection, Generator, Mapping
+from contextlib import closing
+from dataclasses import replace
+from itertools import islice
+from typing import Any, TypeVar
 
-from nightjar.inference.errors import StorageError, TakenBack, Unanswered
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from nightjar.inference.engine import opened
+from nightjar.inference.errors import AuditFailed, GateFailed, ShardsFailed, StorageError, TakenBack, Unanswered
+from nightjar.inference.identity.identity import verify_packages
+from nightjar.inference.identity.snapshots import verify
+from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.plan import Plan
+from nightjar.inference.jsonform import of_json
+from nightjar.inference.ledger.endings import failed_gate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter
-from nightjar.inference.ledger.lines import Published, question_name
-from nightjar.inference.output import latest_view, targets
+from nightjar.inference.ledger.lines import Published, Question, Revoked, question_name
+from nightjar.inference.messages import counted_of
+from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
+from nightjar.inference.output import latest_view, outcomes, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import Counts
 from nightjar.inference.run import waiting
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.user_code import answers
+from nightjar.inference.scoring.accumulating import accumulated
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.validation import gates
-from nightjar.inference.validation.manifest import read_manifest
+from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_plan_covers
+from nightjar.inference.validation.evidence import baselines, found, night_before
+from nightjar.inference.validation.gates import NightEvidence
+from nightjar.inference.validation.gates.rules import gates_of
+from nightjar.inference.validation.manifest import keep_refused, read_manifest, write_manifest
+from nightjar.inference.validation.rescore import Rescored, sample
+from nightjar.inference.validation.unique import repeated, unique_checks
+from nightjar.inference.validation.violating_rows import with_replays
+
+T = TypeVar("T")
+
+
+def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdict:
+    """Prove the cover from the files written, judge the gates, and write the manifest.
+
+    Raises:
+        AuditFailed: The files do not prove that every row is there exactly once.
+        GateFailed: A gate did not pass.
+    """
+    watch = Stopwatch("audit")
+    uri = revs.revision_uri(request.run_uri, scored.revision)
+    if scored.published is not None:
+        return replace(verdict_of(request, scored.published, scored.epoch), took=watch.claim())
+    with (
+        leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
+        opened(request.engine) as engine,
+    ):
+        made = revs.read_plan(request.storage, uri, writer.state)
+        assert made is not None
+        if writer.state.approved:
+            # What a person has approved is published as that person saw it.
+            assert writer.state.question is not None
+            return replace(verdict_of(request, writer.state.question.published, writer.epoch), took=watch.claim())
+        made = made.limited(request.limit)
+        table = outcomes.outcomes(made, writer.ledger, writer.state)
+        if absent := outcomes.missing(table):
+            raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))
+        storage, job = request.storage, request.job
+        audited = _last(engine.audit(storage, uri, job, table), writer, Audited())
+        _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
+        spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
+        rescored, own, pairs = None, dict[str, AccumulatorFigures](), dict[str, gates.Repeated]()
+        with watch.during("rescore"):
+            if job.rescore.share and table.num_rows:
+                again = sample(table, job.rescore.share, uri)
+                rescored = _last(engine.rescore(spec, again), writer, Rescored())
+        watch.turn_to("gates")
+        amount = found(storage, job, request.date, discovery, None if request.limit else audited.counts.rows_in)
+        if job.accumulators:
+            own = _last(accumulated(engine.each, spec, table), writer, own)
+        if unique_checks(job):
+            pairs = _last(repeated(engine.each, storage, uri, job, table, audited.spills), writer, pairs)
+        shown = replace(audited.metrics.results(), accumulators=own)
+        others = baselines(storage, job, request.date)
+        evidence = replace(
+            collected(request, amount, audited, table, others), rescored=rescored, accumulators=own, repeated=pairs
+        )
+        if job.calls():
+            evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
+            writer.check()
+        results = _judged(request, evidence, writer, uri, shown, audited)
+        _check_kept(request)
+        watch.turn_to("manifest")
+        identity = identity_of(request, discovery.schema)
+        published, shards = write_manifest(
+            job,
+            request.run_id,
+            request.date,
+            scored.revision,
+            identity,
+            writer,
+            uri,
+            table,
+            audited,
+            shown,
+            results,
+            rescored,
+            discovery.left_out,
+        )
+        question = _ask(request, writer, published, results)
+        verdict = Verdict(published, writer.epoch, results, shown, shards, question=question)
+    return replace(verdict, took=watch.claim())
+
+
+def _judged(
+    request: RunRequest, evidence: gates.Evidence, writer: LedgerWriter, uri: str, shown: Figures, audited: Audited
+) -> tuple[gates.GateResult, ...]:
+    """The results of all gates. If one does not pass, what they saw is kept for the report."""
+    judged = gates.evaluate(gates_of(request.job), evidence)
+    try:
+        return gates.enforce(judged)
+    except GateFailed as refusal:
+        keep_refused(writer, uri, refusal, shown, audited)
+        raise
+
+
+def _check_kept(request: RunRequest) -> None:
+    """Check that what scored is still what the run has kept of it."""
+    for snapshot in request.scoring.snapshots:
+        verify(request.storage, snapshot)
+    verify_packages(request.job, request.scoring)
+
+
+def _ask(
+    request: RunRequest, writer: LedgerWriter, published: Published, results: tuple[gates.GateResult, ...]
+) -> Question | None:
+    """Ask a person in the ledger, if a gate says so and the run is to be published."""
+    asking = tuple(map(failed_gate, gates.asking(results)))
+    if not asking or not request.publish:
+        return None
+    question = Question(published, asking, utc(), utc(request.job.approval.deadline_h), request.flow_run)
+    writer.append([question])
+    return question
+
+
+def _night(request: RunRequest, audited: Audited, shown: Figures) -> NightEvidence:
+    """What the user's own checks are shown."""
+    return NightEvidence(
+        job=request.job.name,
+        run_id=request.run_id,
+        date=request.date,
+        shards=audited.shards,
+        **audited.counts.by_name,
+        metrics=shown,
+        last=night_before(request.storage, request.job, request.date),
+    )
+
+
+def _last(steps: Generator[T | None, None, None], writer: LedgerWriter, found: T) -> T:
+    """What the last step of the work found, while no other writer holds the run. found: what there is without any."""
+    with closing(steps):  # the error keeps it, and it would go on
+        for step in steps:
+            writer.check()
+            found = found if step is None else step
+    return found
+
+
+def _revoke(writer: LedgerWriter, table: pa.Table, audited: Audited) -> int:
+    """Revoke the receipts of shards with damaged parts, so that they are scored again. Returns their number."""
+    damaged = table.filter(pc.is_in(table["shard"], value_set=pa.array(audited.damaged, pa.string())))
+    if damaged.num_rows:
+        writer.append([_revocation(line, audited.damaged[line["shard"]]) for line in outcomes.lines(damaged)])
+    return len(damaged)
+
+
+def _revocation(line: dict[str, Any], why: str) -> Revoked:
+    uri = line["pieces"][0]["uri"]
+    return Revoked(line["shard"], line["attempt"], "PartDamaged", why, uri=uri, counts=of_json(Counts, line))
+
+
+def _check_cover(request: RunRequest, made: Plan, discovery: Discovery, audited: Audited, revoked: int) -> None:
+    """The audit's verdict, shard by shard and over the whole plan."""
+    findings = [f"shard {shard}: {why}" for shard, why in islice(audited.damaged.items(), MAX_FINDINGS)]
+    problems = audited.problems
+    if not request.limit:
+        files = dict(
+            zip(discovery.files["uri"].to_pylist(), map(sum, discovery.files["rows"].to_pylist()), strict=True)
+        )
+        wrong = check_plan_covers(outcomes.lines(made.table), files)
+        findings, problems = findings + wrong, problems + len(wrong)
+    counts = audited.counts
+    if counts.rows_in != counts.rows_out + counts.rows_quarantined:
+        problems += 1
+        findings.append(f"{counts.rows_in} rows in, {counts.rows_out} out, {counts.rows_quarantined} quarantined")
+    if audited.shards != len(made) and not problems:
+        problems, findings = 1, [f"{audited.shards} of {len(made)} shards were audited"]
+    if problems:
+        again = "this shard" if revoked == 1 else f"these {revoked} shards"
+        mend = f". Repeat the command: it scores {again} again" if revoked else ""
+        raise AuditFailed(
+            f"the files written do not prove the cover, {problems} findings: {'; '.join(findings)}{mend}", revoked
+        )
+
+
+def verdict_of(request: RunRequest, entry: Published, epoch: int) -> Verdict:
+    """The verdict of an earlier command, from its manifest. epoch: of who takes it over."""
+    manifest = read_manifest(request.storage, request.output, entry)
+    shards = f"runs/{request.run_id}/r{entry.revision}/{manifest.shards.file}"
+    return Verdict(entry, epoch, manifest.gates, manifest.metrics, shards)
+
+
+def collected(
+    request: RunRequest,
+    found: gates.Found,
+    audited: Audited,
+    table: pa.Table,
+    others: Mapping[str, gates.Baseline],
+) -> gates.Evidence:
+    """The evidence, without what has its own step: rescored shards, repeated keys, answers of the user's checks.
+
+    table: the lines of `outcomes.OUTCOMES` of the shards that were audited. others: as `evidence.baselines`.
+    """
+    return gates.Evidence(
+        found,
+        shards=table.num_rows,
+        **audited.counts.by_name,
+        metrics=audited.metrics,
+        offenders=with_replays(request.job_path, request.words, table, audited.offenders),
+        usage=outcomes.usage(table),
+        baselines=others,
+    )
 
 
 def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Publication:
@@ -27,36 +249,35 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         Unanswered: a gate asks a person, who has not said yes.
         TakenBack: there was nothing to score, and a person took back what was published of it.
     """
-    began = time.time()
+    began, entry = time.time(), verdict.published
     if scored.finished:
-        check_visible(request, scored.revision, verdict.checksum)
+        check_visible(request, entry)
         waiting.forget_failure(request)
-        return shown_everywhere(request, scored.revision, scored.number, verdict.manifest, began)
+        return shown_everywhere(request, entry, began, scored.number)
     if not request.publish:
-        return Publication(scored.revision, 0, verdict.manifest, 0, time.time() - began)
+        return Publication(entry.revision, 0, entry.manifest, 0, time.time() - began)
     if verdict.question is not None:
         raise unanswered(verdict)
-    uri = revs.revision_uri(request.run_uri, scored.revision)
+    uri = revs.revision_uri(request.run_uri, entry.revision)
     with leased(request, uri, "publish", keep=False, after=verdict.epoch) as writer:
-        entry = Published(scored.revision, verdict.manifest, verdict.checksum, request.date)
         if gates.asking(verdict.gates) and not writer.state.approves(entry):
             raise unanswered(verdict)
-        number, swept, unfinished = make_visible(request, writer, entry, scored.fingerprint)
-    return shown_everywhere(request, scored.revision, number, verdict.manifest, began, swept, unfinished)
+        made = make_visible(request, writer, entry)
+    return shown_everywhere(request, entry, began, *made)
 
 
 def unanswered(verdict: Verdict) -> Unanswered:
     """The error of a run that must not be published before a person has said yes."""
     said = "; ".join(map(gates.told, gates.asking(verdict.gates)))
-    return Unanswered(said, verdict.gates, question_name(verdict.checksum))
+    return Unanswered(said, verdict.gates, question_name(verdict.published.checksum))
 
 
-def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published, fingerprint: str) -> tuple[int, int, str]:
-    """Publish a revision under this lease. fingerprint: of its plan.
+def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) -> tuple[int, int, str]:
+    """Publish a revision under this lease.
 
     Returns its number, how many files were swept, and why sweeping failed though readers see the revision."""
     uri = revs.revision_uri(request.run_uri, entry.revision)
-    made = revs.read_plan(request.storage, uri, writer.state, fingerprint)
+    made = revs.read_plan(request.storage, uri, writer.state)
     assert made is not None
     swept, unfinished, before = 0, "", writer.state.published
     try:
@@ -83,20 +304,20 @@ def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
     with leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         intent = writer.state.intent
         assert intent is not None
-        manifest = read_manifest(request.storage, request.output, intent.published)
-        make_visible(request, writer, intent.published, manifest.fingerprint)
+        read_manifest(request.storage, request.output, intent.published)  # readers are not led to a damaged one
+        make_visible(request, writer, intent.published)
     return True
 
 
 def shown_everywhere(
-    request: RunRequest, revision: int, number: int, manifest: str, began: float, swept: int = 0, unfinished: str = ""
+    request: RunRequest, entry: Published, began: float, number: int, swept: int = 0, unfinished: str = ""
 ) -> Publication:
     """Commit what is published to the job's tables, and lead readers to it. began: when this began, in epoch seconds;
     the others are as in `Publication`.
     """
     left = commit_tables(request)
     behind = latest_view.refresh(request.storage, request.output, request.job.name, request.date)
-    return Publication(revision, number, manifest, swept, time.time() - began, unfinished, behind, left)
+    return Publication(entry.revision, number, entry.manifest, swept, time.time() - began, unfinished, behind, left)
 
 
 def commit_tables(request: RunRequest, dates: Collection[str] = ()) -> tuple[str, ...]:
@@ -107,15 +328,15 @@ def commit_tables(request: RunRequest, dates: Collection[str] = ()) -> tuple[str
     return tuple(targets.commit(request.storage, request.output, request.job.output.tables, dates or {request.date}))
 
 
-def check_visible(request: RunRequest, revision: int, checksum: str) -> None:
-    """Check that readers see this revision, which was published before. checksum: of its manifest.
+def check_visible(request: RunRequest, entry: Published) -> None:
+    """Check that readers see this revision, which was published before.
 
     Raises:
         TakenBack: They do not.
     """
     shown = publish.shown(request.storage, request.output, request.run_id)
-    if shown is None or shown.checksum != checksum:
+    if shown is None or shown.checksum != entry.checksum:
         raise TakenBack(
-            f"r{revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
+            f"r{entry.revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
             "since: nothing was scored, and readers do not see it"
         )

@@ -37,7 +37,6 @@ class Scored:
 
     revision: int
     epoch: int
-    fingerprint: str
     progress: Progress
     published: Published | None = None
     number: int = 0
@@ -57,16 +56,15 @@ class Scored:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of the validate step. manifest, shards: names of the files that were written after every gate
-    passed. question: what a person is asked before it is published. took, tries: as in `Scored`.
+    """The result of the validate step. published: the revision, as readers will see it. shards: the name of the list
+    of shards, relative to the output. question: what a person is asked before it is published. took, tries: as in
+    `Scored`.
     """
 
-    revision: int
+    published: Published
     epoch: int
     gates: tuple[GateResult, ...]
     metrics: Figures
-    manifest: str
-    checksum: str
     shards: str
     question: Question | None = None
     took: Mapping[str, float] = field(default_factory=dict)

@@ -79,7 +79,7 @@ def plan_in(
 ) -> Plan:
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
     storage, state, fingerprint = writer.ledger.storage, writer.state, identity.fingerprint
-    previous = revs.read_plan(storage, uri, state, fingerprint)
+    previous = revs.read_plan(storage, uri, state)
     source = _source(request, state, newest)
     source_plan = source.plan() if source is not None else None
     before = state.planned or (source.state.planned if source else None)

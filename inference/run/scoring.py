@@ -74,7 +74,7 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
     known = newest if revs.planned_by(newest) == identity.fingerprint and not request.fresh else None
-    previous = known.plan(identity.fingerprint) if known else None
+    previous = known.plan() if known else None
     made = make_plan(discovery, request.job, identity.fingerprint, previous).limited(request.limit)
     state = newest.state if newest and not request.fresh else None
     return RunPlan(made, state, why_again(request, identity, made, newest))
@@ -94,7 +94,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
     newest, now = _caught_up(request)
     number = number_for(newest, request, now)
     if newest and newest.sealed and _is_complete(request, discovery, newest, identity.fingerprint):
-        return replace(_finished(request, newest, identity.fingerprint), took=watch.claim())
+        return replace(_finished(request, newest), took=watch.claim())
     targets.check(request.storage, request.job, discovery.schema)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
@@ -128,8 +128,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         scored = Scored(
             number,
             writer.epoch,
-            identity.fingerprint,
-            progress=progress,
+            progress,
             device=loaded.device,
             startup_s=started,
             warnings=writer.state.about.notes(progress.counts.batches_cut, progress.ceilings),
@@ -185,7 +184,7 @@ def _is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revisio
     """Whether the newest, published revision equals what this run would make."""
     if request.fresh or revs.planned_by(newest) != fingerprint:
         return False
-    previous = newest.plan(fingerprint)
+    previous = newest.plan()
     wanted = make_plan(discovery, request.job, fingerprint, previous).limited(request.limit)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
@@ -204,7 +203,7 @@ def _counted_alike(request: RunRequest, newest: revs.Revision) -> bool:
     return {name: (each.uses, each.code) for name, each in found.items()} == now
 
 
-def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> Scored:
+def _finished(request: RunRequest, newest: revs.Revision) -> Scored:
     """The result of the step for a published revision to which nothing has to be added."""
     assert newest.state.intent is not None
     entry = newest.state.intent.published
@@ -224,7 +223,7 @@ def _finished(request: RunRequest, newest: revs.Revision, fingerprint: str) -> S
     notes = manifest.remarks().notes(progress.counts.batches_cut, progress.ceilings)
     # What readers see is published, also where the storage did not let the ledger say so.
     published = newest.state.published or newest.state.intent
-    return Scored(newest.number, newest.state.epoch, fingerprint, progress, entry, published.number, warnings=notes)
+    return Scored(newest.number, newest.state.epoch, progress, entry, published.number, warnings=notes)
 
 
 def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, listeners: Listeners) -> Loaded:

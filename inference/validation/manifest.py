@@ -177,10 +177,10 @@ def write_manifest(
     gates: tuple[GateResult, ...],
     rescored: Rescored | None,
     files_left_out: int = 0,
-) -> tuple[str, str, str]:
+) -> tuple[Published, str]:
     """Write `shards-<epoch>.parquet`, `profile-<epoch>` and `manifest-<epoch>.json`.
 
-    Returns the manifest's name and checksum, and the name of the list of shards. Names are relative to the output."""
+    Returns the revision, as readers will see it, and the name of the list of shards, relative to the output."""
     storage, epoch, about = writer.ledger.storage, writer.epoch, writer.state.about
     shards = outcomes.to_parquet(table, writer.state)
     shards_name = f"shards-{epoch:06d}.parquet"
@@ -223,7 +223,7 @@ def write_manifest(
     name = f"manifest-{epoch:06d}.json"
     storage.create(join(uri, name), raw)
     folder = f"runs/{run_id}/r{revision}"
-    return f"{folder}/{name}", checksum(raw), f"{folder}/{shards_name}"
+    return Published(revision, f"{folder}/{name}", checksum(raw), date), f"{folder}/{shards_name}"
 
 
 def _versions() -> dict[str, str]:

@@ -338,7 +338,7 @@ def test_a_night_is_published(whole: Path, lake: Lake) -> None:
     some = published.iloc[[0, 299, 300, 599]]
     wanted = direct(whole, some["name"].tolist())
     np.testing.assert_allclose(np.stack(some["vector"].tolist()), wanted, atol=1e-5)
-    manifest = json.loads((lake.out / ran.verdict.manifest).read_bytes())
+    manifest = json.loads((lake.out / ran.verdict.published.manifest).read_bytes())
     assert manifest["packages"] == {name: version(name) for name in ("transformers", "tokenizers")}
     assert set(manifest["model"]["files"]) >= {"model.safetensors", "tokenizer.json", "modules.json"}
 

@@ -24,8 +24,8 @@ def try_all(folder: str) -> None:
     import pandas  # noqa: F401 (by pyarrow, when it makes arrays of numpy's)
 
     import nightjar.inference.ledger.remarks
+    import nightjar.inference.run.publishing
     import nightjar.inference.run.scoring
-    import nightjar.inference.run.validating
     import nightjar.inference.scoring.worker  # noqa: F401
     from nightjar.inference.identity.packages import loaded_packages
 

@@ -11,7 +11,7 @@ import pytest
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.history.comparison import compare
 from nightjar.inference.metrics.figures import AccumulatorFigures
-from nightjar.inference.run import validating
+from nightjar.inference.run import publishing
 from nightjar.inference.scoring.accumulating import accumulated
 from support import Lake, Ran
 from writers import BEFORE_RECEIPTS, die_at
@@ -60,7 +60,7 @@ def test_a_killed_run_gives_the_same_figures_and_an_edit_scores_nothing_again(
     ready(lake, checks=[{"metric": "tail.high", "min": 0.4, "on_fail": "warn"}])
     die_at(lake.request(run_id="killed"), BEFORE_RECEIPTS, tmp_path)
     with monkeypatch.context() as smaller:
-        smaller.setattr(validating, "accumulated", partial(accumulated, block=5))
+        smaller.setattr(publishing, "accumulated", partial(accumulated, block=5))
         ran = lake.run(run_id="killed")
     assert of(ran).values == {"rows": 8000, "high": 3999 / 8000, "named": 0.1}
 

@@ -16,7 +16,7 @@ from nightjar.inference.engine import auditing
 from nightjar.inference.engine.auditing import audit_here, each_here, is_small
 from nightjar.inference.errors import Held, Transient
 from nightjar.inference.job.model import Job
-from nightjar.inference.run.validating import _last
+from nightjar.inference.run.publishing import _last
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
 from support import Lake

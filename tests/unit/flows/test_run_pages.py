@@ -102,7 +102,7 @@ def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(fa
     assert len(line["replay"]) > 400
     assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
     assert line["replay"].endswith(f" --row {BAD_ROW}")
-    done = Scored(1, 1, "", Progress(rows=8000, counts=Counts(rows_quarantined=1)))
+    done = Scored(1, 1, Progress(rows=8000, counts=Counts(rows_quarantined=1)))
     _, published = summary(FinishedRun(request, done, PUBLISHED, PUBLICATION), "")
     failed = failed_page(request, QuarantineFull("1 row is quarantined, more than 0"))
     for page in (published, failed):

@@ -158,7 +158,7 @@ class Run:
 
     def check_read(self) -> None:
         """The next step reads the plan that this one scores."""
-        read = revs.read_plan(LakeStorage(), self.revision, replay(Ledger(LakeStorage(), self.revision)), FINGERPRINT)
+        read = revs.read_plan(LakeStorage(), self.revision, replay(Ledger(LakeStorage(), self.revision)))
         assert read is not None
         assert read.table.equals(self.plan.table)
 

@@ -29,11 +29,11 @@ from nightjar.inference.records import Counts, Receipt, Seen
 from nightjar.inference.run import scoring
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
+from nightjar.inference.run.publishing import _revocation
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.results import Listeners, Scored
 from nightjar.inference.run.resume import number_for, plan_in
 from nightjar.inference.run.scoring import discover
-from nightjar.inference.run.validating import _revocation
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker
@@ -472,7 +472,7 @@ def test_the_pages_of_a_run_tell_it(lake: Lake) -> None:
         now.writer.append([RARE])
         about = now.writer.state.about
     failed = failed_page(lake.request(), ShardsFailed("7 of 8 shards have no result"))
-    scored = Scored(1, 1, "", Progress(), warnings=about.notes(0), again=about.again)
+    scored = Scored(1, 1, Progress(), warnings=about.notes(0), again=about.again)
     _, published = summary(FinishedRun(lake.request(), scored, PUBLISHED, PUBLICATION), "")
     for word, text in [("again", "model.py changed: 8 of 8 shards are scored again"), ("note", SAID)]:
         assert f"| {word} | {markdown(text)} |" in failed.splitlines()

@@ -554,7 +554,7 @@ def test_a_night_is_published(lake: Lake, library: Library) -> None:
     published = lake.published()
     own = library.direct(model, ids.loc[published["id"].to_numpy()]).astype("f4")
     assert published["score"].to_numpy("f4").tolist() == own.tolist()
-    manifest = json.loads((lake.out / ran.verdict.manifest).read_bytes())
+    manifest = json.loads((lake.out / ran.verdict.published.manifest).read_bytes())
     name = "lightgbm" if library is LIGHTGBM else "xgboost-cpu"
     assert manifest["packages"] == {name: version(name)}
     assert manifest["libraries"][name] == version(name)

@@ -503,6 +503,6 @@ def test_a_night_is_published(lake: Lake) -> None:
     ran = lake.run(engine=LOCAL)
     published = lake.published()
     assert published["score"].tolist() == (published["id"] * 2.0).tolist()
-    manifest = json.loads((lake.out / ran.verdict.manifest).read_bytes())
+    manifest = json.loads((lake.out / ran.verdict.published.manifest).read_bytes())
     assert sorted(manifest["model"]["files"]) == ["model.onnx", "weights.bin"]
     assert manifest["packages"] == {"onnxruntime": version("onnxruntime")}

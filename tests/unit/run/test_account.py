@@ -16,6 +16,7 @@ from nightjar.inference.errors import StorageError
 from nightjar.inference.job.resources import Cost, Resources
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import State
+from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.revisions import Revision
 from nightjar.inference.records import Failed, Spent, Started
@@ -81,12 +82,11 @@ FLOW = {"start": 5.0, "discover": 1.0, "flow": 0.5, "score": 20.0, "validate": 3
 SCORED = Scored(
     1,
     1,
-    "",
     Progress(spent=Spent(read=4.0, predict=20.0), failed_s=2.0),
     workers=2,
     took={"plan": 1.0, "load": 2.0, "actors": 1.0, "score": 14.0, "wait": 1.0},
 )
-VERDICT = Verdict(1, 1, (), None, "", "", "", took={"audit": 2.0, "gates": 0.5})  # type: ignore[arg-type]
+VERDICT = Verdict(Published(1, "", "", ""), 1, (), None, "", took={"audit": 2.0, "gates": 0.5})  # type: ignore[arg-type]
 PUBLICATION = Publication(1, 1, "", seconds=0.75)
 
 

@@ -12,8 +12,8 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import NO_USAGE, Counts, Usage, replay_command
+from nightjar.inference.run.publishing import collected
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.validating import collected
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import Baseline, Evidence, Found, Offender
 from support import Lake

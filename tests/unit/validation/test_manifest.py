@@ -28,7 +28,7 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
-from nightjar.inference.output.revisions import RevisionFile, revision_in
+from nightjar.inference.output.revisions import RevisionFile, newest_revision, planned_by, revision_in
 from nightjar.inference.records import Counts, Failed, Seen, Usage
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.audit import Audited
@@ -62,8 +62,8 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     lake.write_model(REFUSES)
     lake.ready(retry__max_quarantined=0.01, rescore={"share": 0.25})
     ran = lake.run(engine="local")
-    raw = (lake.out / ran.verdict.manifest).read_bytes()
-    assert ran.verdict.checksum == checksum(raw)
+    raw = (lake.out / ran.verdict.published.manifest).read_bytes()
+    assert ran.verdict.published.checksum == checksum(raw)
     assert raw == json.dumps(json.loads(raw), indent=1).encode(), "a person can read it"
     listed = (lake.out / ran.verdict.shards).read_bytes()
     manifest = json.loads(raw)
@@ -87,7 +87,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
         "run_id": "2026-11-19",
         "date": "2026-11-19",
         "revision": 1,
-        "fingerprint": ran.scored.fingerprint,
+        "fingerprint": planned_by(newest_revision(LakeStorage(), lake.request().run_uri)),
         "input": f"{lake.folder}/data/",
         "code": {"files": {"model.py": source}},
         "model": {"digest": "", "files": {}},
@@ -122,7 +122,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
         "failed_attempts": 0,
     }
     folder = "runs/2026-11-19/r1"
-    assert ran.verdict.manifest == f"{folder}/manifest-{ran.verdict.epoch:06d}.json"
+    assert ran.verdict.published.manifest == f"{folder}/manifest-{ran.verdict.epoch:06d}.json"
     assert ran.verdict.shards == f"{folder}/shards-{ran.verdict.epoch:06d}.parquet"
 
 
@@ -148,9 +148,9 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     identity = Identity({}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, {"": "dd"}, "ee")
     figures = Metrics.for_job(job).results()
     night = (job, "2026-11-19", "2026-11-19", 3, identity, writer, uri)
-    name, _, _ = write_manifest(*night, OUTCOMES.empty_table(), Audited(), figures, (), None)
+    published, _ = write_manifest(*night, OUTCOMES.empty_table(), Audited(), figures, (), None)
     writer.stop(release=True)
-    manifest = manifest_of((lake.out / name).read_bytes(), "manifest.json")
+    manifest = manifest_of((lake.out / published.manifest).read_bytes(), "manifest.json")
     assert (manifest.again, manifest.preflight) == (("model.py changed",), ("the model writes over its batch",))
     assert (manifest.outside, manifest.loaded) == ((seen,), {"numpy": ("0.1",)})
     assert manifest.packages == {"mine": "cc"}
@@ -174,9 +174,9 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     audited = Audited(counts=counts, size=77)
     figures = Metrics.for_job(job).results()
     night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, {}, ""), writer, uri)
-    name, _, shards = write_manifest(*night, table, audited, figures, (), None, 5)
+    published, shards = write_manifest(*night, table, audited, figures, (), None, 5)
     writer.stop(release=True)
-    manifest = manifest_of((lake.out / name).read_bytes(), "manifest.json")
+    manifest = manifest_of((lake.out / published.manifest).read_bytes(), "manifest.json")
     assert manifest.totals == Totals(
         shards=3,
         bytes=77,
@@ -226,13 +226,14 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     )
     night = (job, "nightly", "2026-11-18", 2, identity, writer, uri)
     before = utc()
-    name, said, listed = write_manifest(*night, table, audited, figures, gates, rescored, files_left_out=6)
+    published, listed = write_manifest(*night, table, audited, figures, gates, rescored, files_left_out=6)
     after = utc()
     writer.stop(release=True)
     number = f"{writer.epoch:06d}"
-    assert (name, listed) == (f"runs/nightly/r2/manifest-{number}.json", f"runs/nightly/r2/shards-{number}.parquet")
+    name = f"runs/nightly/r2/manifest-{number}.json"
     raw, shards, profile = ((lake.out / each).read_bytes() for each in (name, listed, f"{uri}/profile-{number}"))
-    assert said == checksum(raw)
+    assert published == Published(2, name, checksum(raw), "2026-11-18")
+    assert listed == f"runs/nightly/r2/shards-{number}.parquet"
     manifest = manifest_of(raw, "manifest.json")
     assert before <= manifest.validated_at <= after
     assert manifest == Manifest(
@@ -317,7 +318,7 @@ def test_a_run_that_was_validated_and_not_published_has_the_manifest_of_its_last
 
 def test_without_rescoring_a_manifest_does_not_claim_it(lake: Lake) -> None:
     ran = lake.ready().run(engine="local")
-    audit = json.loads((lake.out / ran.verdict.manifest).read_bytes())["audit"]
+    audit = json.loads((lake.out / ran.verdict.published.manifest).read_bytes())["audit"]
     assert (audit["cover"], audit["rescored"]) == ("every row index", None)
 
 
