@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nightjar.flows.reports import CheckReport, Launched
-    from nightjar.inference.input.discovery import Discovery
+    from nightjar.inference.input.plan import Discovery
 
 _PATIENCE_S = 10.0
 """The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
@@ -44,7 +44,7 @@ def look_first(request: RunRequest, ray: str | None) -> bool:
         JobError: One of them must be changed.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.input.discovery import discover_first
+    from nightjar.inference.input.plan import BEGINNING, discover
     from nightjar.inference.run.refusals import check_labels, check_request, check_without_input
     from nightjar.inference.run.user_code import Inspection
     from nightjar.inference.run.waiting import awaited
@@ -54,7 +54,7 @@ def look_first(request: RunRequest, ray: str | None) -> bool:
     if waits:
         check_without_input(request)
     else:
-        beginning = discover_first(request.storage, request.job)
+        beginning = discover(request.storage, request.job, BEGINNING)
         schema = check_request(request, beginning)
     check_output(request, ray)
     with Inspection(

@@ -17,7 +17,7 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import called, summed
 
 if TYPE_CHECKING:
-    from nightjar.inference.input.discovery import Discovery
+    from nightjar.inference.input.plan import Discovery
     from nightjar.inference.run.checking import Checked
     from nightjar.inference.run.results import RunPlan
 

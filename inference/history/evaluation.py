@@ -14,9 +14,8 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, LabelInvalid, ShardError
 from nightjar.inference.history.joinkeys import check_kinds, declared
 from nightjar.inference.history.joins import Join
-from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.plan import discover, make_plan
 from nightjar.inference.input.sources.reading import read_piece, source_of
 from nightjar.inference.job.file import for_labels
 from nightjar.inference.job.model import Job

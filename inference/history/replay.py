@@ -18,8 +18,8 @@ from nightjar.inference.errors import JobError, Missing, ProcessSpoilt, RunFaile
 from nightjar.inference.identity.identity import ScoringSet, changed_package, fix
 from nightjar.inference.identity.snapshots import Snapshot, read_kept, take_model
 from nightjar.inference.identity.unpacking import is_at_hand
-from nightjar.inference.input.discovery import WINDOW, discover_first
 from nightjar.inference.input.files import with_list
+from nightjar.inference.input.plan import WINDOW, discover
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.reading import describe, read_piece, source_of
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
@@ -183,7 +183,7 @@ def _spec_for(request: RunRequest, piece: Piece, fingerprint: str) -> tuple[Work
         return bool(identity_of(request, schema).fingerprint == fingerprint)
 
     # The columns of most files may have decided what the model saw; this file's columns may differ.
-    schema = own if is_theirs(own) else discover_first(request.storage, request.job, WINDOW).schema
+    schema = own if is_theirs(own) else discover(request.storage, request.job, WINDOW).schema
     theirs = is_theirs(schema)
     return worker_spec(request, schema if theirs else own), theirs
 

@@ -25,8 +25,7 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.plan import Discovery, make_plan
 from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.model import Job

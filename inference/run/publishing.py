@@ -18,8 +18,7 @@ from nightjar.inference.engine import opened
 from nightjar.inference.errors import AuditFailed, GateFailed, ShardsFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
-from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.input.plan import Plan
+from nightjar.inference.input.plan import Discovery, Plan
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.endings import failed_gate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter

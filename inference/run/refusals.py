@@ -15,9 +15,9 @@ from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, LabelInvalid, Missing, ShardError, StorageError
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.discovery import Discovery, discover_first
 from nightjar.inference.input.files import with_list
 from nightjar.inference.input.listing import folders, input_folder, takes_in
+from nightjar.inference.input.plan import BEGINNING, Discovery, discover
 from nightjar.inference.input.sources.reading import read_sample
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs
@@ -48,7 +48,7 @@ def check_request(request: RunRequest, beginning: Discovery | None = None) -> pa
     """
     check_without_input(request)
     job = request.job
-    beginning = beginning or discover_first(request.storage, job)
+    beginning = beginning or discover(request.storage, job, BEGINNING)
     check_columns(job, beginning.schema, beginning.files["uri"].to_pylist())
     targets.check(request.storage, job, beginning.schema)
     return beginning.schema

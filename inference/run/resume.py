@@ -9,8 +9,7 @@ from typing import Any
 
 from nightjar.inference.errors import AlreadyExists, Damaged, JobError, TakenBack
 from nightjar.inference.identity.identity import Identity, read_identity
-from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.input.plan import Discovery, Plan, make_plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import mapping
 from nightjar.inference.ledger.epochs import LedgerWriter

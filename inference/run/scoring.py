@@ -15,9 +15,8 @@ from nightjar.inference.engine import opened
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import Held, JobError
 from nightjar.inference.identity.snapshots import keep
-from nightjar.inference.input.discovery import Discovery
-from nightjar.inference.input.discovery import discover as discover_input
-from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.input.plan import Discovery, Plan, make_plan
+from nightjar.inference.input.plan import discover as discover_input
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Doing, Line, Packages, Preflight

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from nightjar.inference.errors import Missing
-from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.plan import Discovery
 from nightjar.inference.job.checks import LAST, DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import VALIDATED

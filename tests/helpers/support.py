@@ -26,8 +26,7 @@ import steps as run
 from forked import COMMAND_S
 from nightjar.inference.engine import RAY
 from nightjar.inference.environ import environment
-from nightjar.inference.input.discovery import discover
-from nightjar.inference.input.plan import Plan
+from nightjar.inference.input.plan import Plan, discover
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import published

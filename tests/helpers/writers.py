@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 import steps as run
 from faults import Fault, FaultyStorage, pause
 from forked import forked_call
-from nightjar.inference.input.discovery import Discovery
+from nightjar.inference.input.plan import Discovery
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output import publications as publish

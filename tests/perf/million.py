@@ -16,8 +16,7 @@ import psutil
 import pyarrow as pa
 
 from nightjar.inference.history.run_tables import RunReport
-from nightjar.inference.input.discovery import FILES, Discovery
-from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.input.plan import FILES, Discovery, Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.ledger import lines
 from nightjar.inference.ledger.epochs import open_epoch

@@ -11,7 +11,7 @@ import pytest
 from lazily import lazily
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import package_files
-from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import discover
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.user_code import inspect_code
 from support import Lake

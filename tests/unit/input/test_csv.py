@@ -22,7 +22,7 @@ from constants import set_constants
 from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, JobError, NightjarError, SchemaMismatch
-from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import discover
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.csv import SOURCE, Csv
 from nightjar.inference.input.sources.csvrecords import Records

@@ -15,7 +15,7 @@ import pytest
 from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, ShardsFailed
-from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import discover
 from nightjar.inference.input.sources.fitting import cast_exactly
 from nightjar.inference.run.request import identity_of
 from support import Lake

@@ -16,8 +16,7 @@ import pytest
 
 from lazily import lazily
 from nightjar.inference.errors import InputChanged, JobError, StorageError
-from nightjar.inference.input.discovery import Discovery, discover
-from nightjar.inference.input.plan import Plan, make_plan
+from nightjar.inference.input.plan import Discovery, Plan, discover, make_plan
 from nightjar.inference.input.sources import tables
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job

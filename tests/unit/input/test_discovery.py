@@ -19,10 +19,9 @@ from nightjar.inference.errors import (
     JobError,
 )
 from nightjar.inference.input import listing
-from nightjar.inference.input.discovery import discover, discover_first
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.listing import takes_in
-from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.plan import BEGINNING, discover, make_plan
 from nightjar.inference.input.schemas import UsualSchema
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
@@ -35,7 +34,7 @@ STORAGE = LakeStorage()
 
 def first_schema(storage: Storage, of: Job) -> pa.Schema:
     """What a command looks at before a run."""
-    return discover_first(storage, of).schema
+    return discover(storage, of, BEGINNING).schema
 
 
 def job(folder: Path, uri: str | list[str], **input_keys: Any) -> Job:

@@ -27,10 +27,10 @@ from nightjar.inference.errors import (
     StorageError,
     Transient,
 )
-from nightjar.inference.input.discovery import (
+from nightjar.inference.input.plan import (
     discover,
+    make_plan,
 )
-from nightjar.inference.input.plan import make_plan
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.records import UNKNOWN, UNREADABLE
 from nightjar.inference.storage.lake import LakeStorage

@@ -18,9 +18,8 @@ from PIL import ExifTags, Image, ImageOps
 from lazily import lazily
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.plan import PACKED_FILES
+from nightjar.inference.input.plan import PACKED_FILES, discover
 from nightjar.inference.input.sources.image import eight_bits
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead

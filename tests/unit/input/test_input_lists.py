@@ -15,8 +15,8 @@ import pytest
 import steps
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.code import find_code
-from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files, with_list
+from nightjar.inference.input.plan import discover
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.run.request import make_request

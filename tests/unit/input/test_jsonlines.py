@@ -24,7 +24,7 @@ from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, JobError, SchemaMismatch
 from nightjar.inference.history.replay import Replayed, _replay_here
-from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import discover
 from nightjar.inference.input.sources import lines as bounds
 from nightjar.inference.input.sources.fitting import mark_declared
 from nightjar.inference.input.sources.jsonlines import SOURCE

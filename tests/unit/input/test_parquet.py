@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import InputCorrupt
-from nightjar.inference.input.discovery import discover
-from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.plan import discover, make_plan
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.job.file import parse_job

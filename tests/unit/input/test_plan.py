@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.input.discovery import FILES, Discovery
-from nightjar.inference.input.plan import _BATCH, DECODED_BYTES, LARGE, LEAST_BYTES, Plan, make_plan
+from nightjar.inference.input.plan import _BATCH, DECODED_BYTES, FILES, LARGE, LEAST_BYTES, Discovery, Plan, make_plan
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import Preprocess

@@ -16,8 +16,7 @@ import pytest
 
 from lazily import lazily
 from nightjar.inference.errors import InputChanged, JobError, StorageError
-from nightjar.inference.input.discovery import Discovery, discover
-from nightjar.inference.input.plan import make_plan
+from nightjar.inference.input.plan import Discovery, discover, make_plan
 from nightjar.inference.input.sources import sql
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.input.sources.rows import RowsRead

@@ -17,8 +17,7 @@ import steps as run
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, InputChanged, JobError, Missing, StorageError, Transient
 from nightjar.inference.history.replay import replay_row
-from nightjar.inference.input.discovery import discover
-from nightjar.inference.input.plan import Plan
+from nightjar.inference.input.plan import Plan, discover
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.records import Piece

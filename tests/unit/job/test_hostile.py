@@ -21,7 +21,7 @@ import yaml
 from nightjar.inference.errors import InputCorrupt, JobError, SchemaMismatch, StorageError
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
-from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import discover
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.job.file import MAX_BYTES, load_job, parse_job
 from nightjar.inference.records import UNKNOWN, Piece

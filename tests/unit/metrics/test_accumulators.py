@@ -21,7 +21,7 @@ from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.inference.history.comparison import RunsCompared, recounted
 from nightjar.inference.history.run_status import figures_of
 from nightjar.inference.identity.identity import identify
-from nightjar.inference.input.discovery import discover
+from nightjar.inference.input.plan import discover
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json

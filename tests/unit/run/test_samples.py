@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.input.discovery import discover_first
+from nightjar.inference.input.plan import BEGINNING, discover
 from nightjar.inference.records import Piece
 from nightjar.inference.run.checking import (
     Examined,
@@ -203,7 +203,7 @@ def test_a_run_is_refused_only_where_all_labels_are_wrong(lake: Lake) -> None:
     (lake.folder / "data" / "part-01.parquet").write_text("no Parquet")
     with pytest.raises(JobError, match=r"holds 2; it must be 0, 1 or null \(in .*/part-00\.parquet\)$"):
         check(wrong)
-    first = list(discover_first(LakeStorage(), request.job).pieces(3))
+    first = list(discover(LakeStorage(), request.job, BEGINNING).pieces(3))
     assert [(Path(piece.uri).name, piece.rows) for piece in first] == [
         ("part-00.parquet", 1000),
         ("part-02.parquet", 1000),

@@ -20,8 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.errors import Denied, JobError, Missing
-from nightjar.inference.input.discovery import discover
 from nightjar.inference.input.files import input_files
+from nightjar.inference.input.plan import discover
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.run.request import storage_of

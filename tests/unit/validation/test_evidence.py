@@ -12,7 +12,7 @@ import pytest
 
 import steps as run
 from nightjar.inference.errors import GateFailed, JobError
-from nightjar.inference.input.discovery import FILES, Discovery
+from nightjar.inference.input.plan import FILES, Discovery
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import open_epoch
