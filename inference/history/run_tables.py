@@ -21,7 +21,7 @@ from nightjar.inference.logs.printed import last_lines
 from nightjar.inference.messages import clip
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import lines, outcomes, parts_of_shards
-from nightjar.inference.output.parts import MODEL
+from nightjar.inference.output.quarantine import MODEL
 from nightjar.inference.records import Failed
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join

@@ -33,9 +33,8 @@ from nightjar.inference.input.sources.protocol import unbound
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.messages import utf8
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.records import Part, RowFailure
+from nightjar.inference.records import Part
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import PART
 
@@ -44,9 +43,6 @@ DATA = "data"
 
 STATES = "states"
 """The folder of the metric states that lie beside a revision's data parts."""
-
-MODEL = "model"
-"""The column of a quarantine that names the model, if the job has several."""
 
 METRICS_KEY = b"nightjar.metrics"
 
@@ -145,39 +141,7 @@ def write_data(
     else:
         # ASCII, because some Parquet readers refuse a footer whose values are not UTF-8.
         footer[METRICS_KEY] = base64.b64encode(states)
-    return _write(storage, revision, name, table, footer)
-
-
-def write_quarantine(
-    storage: Storage,
-    revision: str,
-    name: str,
-    shard: str,
-    rows: Sequence[tuple[str, int, RowFailure, str]],
-    inputs: pa.Table,
-    *,
-    several: bool = False,
-) -> Part:
-    """Write the rows that no attempt could score. rows: (file, row in file, failure, replay command). inputs: the
-    rows. several: whether the job has several models; then a row is there once for each that could not score it.
-    """
-    files, numbers, failures, replays = zip(*rows, strict=True)
-    columns = {
-        LINEAGE[0]: pa.array(files, pa.string()),
-        LINEAGE[1]: pa.array(numbers, pa.int64()),
-        # A row that cannot be read has no model to blame, and so null.
-        **({MODEL: pa.array([failure.model or None for failure in failures], pa.string())} if several else {}),
-        "error": pa.array([failure.error for failure in failures], pa.string()),
-        "message": pa.array([failure.message for failure in failures], pa.string()),
-        "traceback": pa.array([failure.traceback for failure in failures], pa.string()),
-        "raw": pa.array([failure.raw or None for failure in failures], pa.string()),
-        # The command names the job file, whose path may not be UTF-8.
-        "replay": pa.array(map(utf8, replays), pa.string()),
-        "input": pa.StructArray.from_arrays(
-            [column.combine_chunks() for column in inputs.columns], fields=list(inputs.schema)
-        ),
-    }
-    return _write(storage, revision, name, pa.table(columns), {SHARD_KEY: shard.encode()})
+    return write_part(storage, revision, name, table, footer)
 
 
 def checksum(data: pa.Buffer | bytes) -> str:
@@ -185,7 +149,8 @@ def checksum(data: pa.Buffer | bytes) -> str:
     return xxhash.xxh3_128_hexdigest(data)
 
 
-def _write(storage: Storage, revision: str, name: str, table: pa.Table, footer: dict[bytes, bytes]) -> Part:
+def write_part(storage: Storage, revision: str, name: str, table: pa.Table, footer: dict[bytes, bytes]) -> Part:
+    """Write a part under a name that `part_name` made. footer: besides its schema."""
     sink = pa.BufferOutputStream()
     row_column = LINEAGE[1]
     with pq.ParquetWriter(

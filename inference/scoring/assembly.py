@@ -13,6 +13,7 @@ from nightjar.inference.input.sources.rows import RowsRead, selected, taken
 from nightjar.inference.metrics.profile import drawn, profiled
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
+from nightjar.inference.output.quarantine import write_quarantine
 from nightjar.inference.records import Part, Piece, RowFailure, Shard, replay_command
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.microbatches import ScoredRows
@@ -136,7 +137,7 @@ class Assembly:
     def write_quarantine(self, storage: Storage) -> Part | None:
         if not self._bad:
             return None
-        return sink.write_quarantine(
+        return write_quarantine(
             storage,
             self.spec.revision,
             self.name("quarantine"),

@@ -23,13 +23,13 @@ from nightjar.inference.jsonform import of_json
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import (
-    MODEL,
     STATES_KEY,
     DataPart,
     expect,
     read_data,
     read_metrics,
 )
+from nightjar.inference.output.quarantine import prove_nulls, quarantined, read_quarantine
 from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates.rules import column_gates_of
@@ -37,90 +37,11 @@ from nightjar.inference.validation.unique import KeyNotes, Spill
 from nightjar.inference.validation.violating_rows import Offenders, find
 from nightjar.inference.validation.violating_rows import join as join_offenders
 
-
-# A row is lost whole if it has no model in the quarantine (it could not be read), if every model is named for it, or if
-# the job writes only rows that all models can score. Every other row of the quarantine must be in the data part, too,
-# with nulls for each model that is named for it.
-@dataclass(frozen=True, slots=True)
-class Quarantined:
-    """The rows of one quarantine. lost: lineage of those that are lost whole, each once. partial: (file, row) of each
-    other row, by the name of each model that could not score it.
-    """
-
-    lost: pa.Table
-    partial: dict[str, list[tuple[str, int]]] = field(default_factory=dict)
-
-    @property
-    def rows_partial(self) -> int:
-        """The rows that only some models could score, each once."""
-        return len({place for places in self.partial.values() for place in places})
-
-
-def read_quarantine(job: Job, table: pa.Table) -> Quarantined:
-    """Sort the lines of a quarantine. table: its lineage columns and, for several models, `MODEL`.
-
-    Raises:
-        AuditFailed: A line is there twice, or names a model that the job does not have.
-    """
-    if not job.several:
-        return Quarantined(table)
-    files, rows = (table[name].to_pylist() for name in LINEAGE)
-    lines: dict[tuple[str, int], dict[str | None, int]] = {}
-    for index, (file, row, model) in enumerate(zip(files, rows, table[MODEL].to_pylist(), strict=True)):
-        named = lines.setdefault((file, row), {})
-        if model in named or None in named or (model is None and named):
-            raise AuditFailed(f"row {row} of {file} is in the quarantine twice under one name")
-        named[model] = index
-    everyone = {model.name for model in job.models}
-    whole, partial = [], dict[str, list[tuple[str, int]]]()
-    for (file, row), named in lines.items():
-        if unknown := named.keys() - everyone - {None}:
-            raise AuditFailed(f"row {row} of {file} is in the quarantine of a model {min(map(str, unknown))!r}")
-        if None in named or job.output.rows == "all" or named.keys() == everyone:
-            whole.append(min(named.values()))
-            continue
-        for model in named:
-            partial.setdefault(str(model), []).append((file, row))
-    return Quarantined(table.select(LINEAGE).take(pa.array(whole, pa.int64())), partial)
-
-
-def prove_nulls(job: Job, found: Quarantined, part: DataPart) -> None:
-    """Check that the data part has null for each output of each model that could not score a row.
-
-    Raises:
-        AuditFailed: It has a value there.
-    """
-    for name, places in found.partial.items():
-        model = job.model_named(name)
-        columns = [f"{model.prefix}{output}" for output in model.outputs]
-        table = part.table([*columns, *LINEAGE])
-        table = table.filter(_at(table, places))
-        for column in columns:
-            if table[column].null_count < len(places):
-                raise AuditFailed(
-                    f"{column}: {counted(table[column].null_count, 'null')}, where the quarantine has "
-                    f"{counted(len(places), 'row')} that the model {name!r} could not score, the first of them row "
-                    f"{places[0][1]} of {places[0][0]}"
-                )
-
-
-def _at(table: pa.Table, places: list[tuple[str, int]]) -> pa.Array:
-    mask = np.zeros(table.num_rows, dtype=bool)
-    for uri in {file for file, _ in places}:
-        rows = pa.array([row for file, row in places if file == uri], pa.int64())
-        mine = pc.and_(pc.equal(table[LINEAGE[0]], uri), pc.is_in(table[LINEAGE[1]], value_set=rows))
-        mask |= np.asarray(mine)
-    return pa.array(mask)
-
-
 MAX_FINDINGS = 20
 """The most findings that are kept for the message: enough to act on, and bounded whatever went wrong."""
 
 MAX_DAMAGED = 1000
 """The most damaged shards that are kept by name. The next audit finds the others."""
-
-_LINEAGE = pa.schema([(LINEAGE[0], pa.dictionary(pa.int32(), pa.string())), (LINEAGE[1], pa.int64())])
-"""The columns as `_part` reads them."""
 
 
 @dataclass
@@ -177,11 +98,7 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
 def _audit_shard(storage: Storage, revision: str, job: Job, line: dict[str, Any]) -> tuple[DataPart, Metrics]:
     part = read_data(storage, revision, line["data"], line["shard"])
     expect(f"whether states lie beside {part.name}", STATES_KEY in part.footer, job.states_beside)
-    found = Quarantined(_LINEAGE.empty_table())
-    if line["quarantine"] is not None:
-        names = (*LINEAGE, MODEL) if job.several else LINEAGE
-        lines = read_data(storage, revision, line["quarantine"], line["shard"]).table(names, dictionaries=names[:1])
-        found = read_quarantine(job, lines)
+    found = quarantined(job, read_quarantine(storage, revision, line))
     lost = found.lost
     rows_in = line["rows_in"]
     if all(piece["rows"] != UNKNOWN for piece in line["pieces"]):

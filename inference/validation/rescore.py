@@ -24,7 +24,8 @@ from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip, counted
-from nightjar.inference.output.parts import MODEL, read_data
+from nightjar.inference.output.parts import read_data
+from nightjar.inference.output.quarantine import MODEL, read_quarantine
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
@@ -104,10 +105,7 @@ _Lost = set[tuple[str, int, str | None]]
 
 def _quarantined(storage: Storage, spec: WorkerSpec, line: dict[str, Any]) -> _Lost:
     """They are not tried again, because one may kill its process."""
-    if line["quarantine"] is None:
-        return set()
-    columns = (*LINEAGE, MODEL) if spec.job.several else LINEAGE
-    table = read_data(storage, spec.revision, line["quarantine"], line["shard"]).table(columns)
+    table = read_quarantine(storage, spec.revision, line)
     files, rows = (table[name].to_pylist() for name in LINEAGE)
     models = table[MODEL].to_pylist() if spec.job.several else [""] * len(rows)
     return set(zip(files, rows, models, strict=True))

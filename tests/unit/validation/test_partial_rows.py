@@ -15,6 +15,7 @@ from test_audit import Line, finding
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.quarantine import write_quarantine
 from nightjar.inference.records import RowFailure, as_line
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored, rescore
@@ -64,7 +65,7 @@ class Night:
         bad = [(uri, row, RowFailure(row, "E", "m", "", model=model or ""), "again") for row, model in rows]
         name = sink.part_name("quarantine", self.line["shard"], 1)
         inputs = pa.table({"id": [row for row, _ in rows]})
-        part = sink.write_quarantine(self.storage, self.revision, name, self.line["shard"], bad, inputs, several=True)
+        part = write_quarantine(self.storage, self.revision, name, self.line["shard"], bad, inputs, several=True)
         return {**self.line, "quarantine": as_line(part), **receipt}
 
     def rescored(self, *lines: Line) -> list[Rescored]:
