@@ -126,7 +126,6 @@ class Evidence(Counts):
 
     found: Found
     shards: int = 0
-    missing: int = 0
     metrics: Metrics = field(default_factory=Metrics)
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
     rescored: Rescored | None = None

@@ -38,32 +38,25 @@ from nightjar.inference.validation.gates.metric import Computed, MetricGate, Sli
 
 @dataclass(frozen=True, slots=True)
 class Complete(Gate):
-    """Every shard has a result, and the night has a row. where: `input.where` of the job. may_be_empty: whether the job
-    allows a night without rows.
+    """The night has a row. A night whose shards do not all have a result is not judged. where: `input.where` of the
+    job. may_be_empty: whether the job allows a night without rows.
     """
 
     where: str = ""
     may_be_empty: bool = False
 
     def judge(self, evidence: Evidence) -> GateResult:
-        shards, missing = evidence.shards, evidence.missing
-        observed = f"{shards - missing:,} of {shards:,} shards"
-        if not missing:
-            done = "The only shard is done." if shards == 1 else f"All {shards:,} shards are done."
-            if evidence.rows_in or self.may_be_empty:
-                return GateResult("complete", True, observed, "all", done)
-            why = f"no row that was read matches input.where ({self.where})" if self.where else "the input has no row"
-            sentence = (
-                f"{done} But {why}, so that readers would see a night without rows. Mend it, or allow such a night "
-                "with the check `rows: {min: 0}`."
-            )
-            return GateResult("complete", False, f"{observed}, 0 rows", "all, 1 row or more", sentence)
-        have = "1 shard has" if missing == 1 else f"{missing:,} shards have"
+        shards = evidence.shards
+        observed = f"{shards:,} of {shards:,} shards"
+        done = "The only shard is done." if shards == 1 else f"All {shards:,} shards are done."
+        if evidence.rows_in or self.may_be_empty:
+            return GateResult("complete", True, observed, "all", done)
+        why = f"no row that was read matches input.where ({self.where})" if self.where else "the input has no row"
         sentence = (
-            f"{have} no result. Mend the cause that the report names, then run again: only these are scored. "
-            "If more tries may help, raise retry.attempts."
+            f"{done} But {why}, so that readers would see a night without rows. Mend it, or allow such a night with "
+            "the check `rows: {min: 0}`."
         )
-        return GateResult("complete", False, observed, "all", sentence)
+        return GateResult("complete", False, f"{observed}, 0 rows", "all, 1 row or more", sentence)
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,15 +80,6 @@ def test_where_checks_are_not_judged_only_what_every_run_needs_is() -> None:
     assert len(gates_of(job)) == 4
 
 
-def test_a_run_with_a_missing_shard_is_not_complete() -> None:
-    assert gates(job_of())["complete"].passed
-    result = gates(job_of(), missing=1)["complete"]
-    assert not result.passed
-    assert result.observed == "3 of 4 shards"
-    assert "1 shard has no result" in result.sentence
-    assert "retry.attempts" in result.sentence
-
-
 @pytest.mark.parametrize(
     ("share", "rows", "allowed"),
     [
@@ -410,23 +401,14 @@ def verdict(job: Job, evidence: Evidence, name: str) -> tuple[bool, str, str, st
 
 
 @pytest.mark.parametrize(
-    ("shards", "missing", "expected"),
+    ("shards", "expected"),
     [
-        (1200, 0, (True, "1,200 of 1,200 shards", "all", "All 1,200 shards are done.")),
-        (1, 0, (True, "1 of 1 shards", "all", "The only shard is done.")),
-        (1200, 1, (False, "1,199 of 1,200 shards", "all", "1 shard has")),
-        (12000, 1100, (False, "10,900 of 12,000 shards", "all", "1,100 shards have")),
+        (1200, (True, "1,200 of 1,200 shards", "all", "All 1,200 shards are done.")),
+        (1, (True, "1 of 1 shards", "all", "The only shard is done.")),
     ],
 )
-def test_what_complete_says(shards: int, missing: int, expected: tuple[bool, str, str, str]) -> None:
-    *figures, sentence = expected
-    if missing:
-        sentence += (
-            " no result. Mend the cause that the report names, then run again: only these are scored. If more tries "
-            "may help, raise retry.attempts."
-        )
-    evidence = Evidence(INPUT, shards=shards, missing=missing, rows_in=1)
-    assert verdict(job_of(), evidence, "complete") == (*figures, sentence)
+def test_what_complete_says(shards: int, expected: tuple[bool, str, str, str]) -> None:
+    assert verdict(job_of(), Evidence(INPUT, shards=shards, rows_in=1), "complete") == expected
 
 
 @pytest.mark.parametrize(
@@ -437,9 +419,9 @@ def test_what_complete_says(shards: int, missing: int, expected: tuple[bool, str
     ],
 )
 def test_a_night_without_rows_is_complete_only_where_the_job_allows_it(where: str | None, why: str) -> None:
-    def complete(*checks: dict[str, Any], missing: int = 0) -> tuple[bool, str, str, str]:
+    def complete(*checks: dict[str, Any]) -> tuple[bool, str, str, str]:
         given = {**CONTENT, "input": {"uri": "in/", "where": where}, "checks": list(checks)}
-        return verdict(parse_job(given, JOB), Evidence(Found(4, 0), shards=4, missing=missing), "complete")
+        return verdict(parse_job(given, JOB), Evidence(Found(4, 0), shards=4), "complete")
 
     assert complete() == (
         False,
@@ -451,7 +433,6 @@ def test_a_night_without_rows_is_complete_only_where_the_job_allows_it(where: st
     assert not complete({"rows": {"max": 10}})[0]
     allowed = {"rows": {"min": 0}}
     assert complete({"rows": {"max": 10}}, allowed) == (True, "4 of 4 shards", "all", "All 4 shards are done.")
-    assert not complete(allowed, missing=1)[0]
 
 
 @pytest.mark.parametrize(
