@@ -244,10 +244,10 @@ def loaded_packages() -> dict[str, str]:
     return dict(sorted(found.items()))
 
 
-def installed_packages(before: Versions) -> dict[str, str]:
-    """The same distributions as they are installed now, without loading them."""
+def installed_packages(names: Iterable[str]) -> dict[str, str]:
+    """The distributions of these names that are installed now, without loading them."""
     found: dict[str, str] = {}
-    for name in before:
+    for name in names:
         with suppress(metadata.PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
             found[name] = metadata.version(name)
     return found

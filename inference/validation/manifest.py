@@ -7,9 +7,7 @@ from __future__ import annotations
 import json
 import platform
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
 import pyarrow as pa
@@ -110,10 +108,8 @@ class Manifest:
 
     def remarks(self) -> Remarks:
         """What a person should know, with the packages as they are installed now: nothing is loaded any more."""
-        loaded = dict(self.loaded)
-        now = installed_packages({name: states[-1] for name, states in loaded.items()})
-        outside = Collection(self.outside)
-        return Remarks(self.again, self.preflight, outside, loaded, now, True, self.snapshots)
+        now, outside = installed_packages(self.loaded), Collection(self.outside)
+        return Remarks(self.again, self.preflight, outside, dict(self.loaded), now, True, self.snapshots)
 
 
 def manifest_of(raw: bytes, file: str) -> Manifest:
@@ -186,6 +182,7 @@ def write_manifest(
     shards_name = f"shards-{epoch:06d}.parquet"
     storage.create(join(uri, shards_name), shards)
     profile = write_profile(storage, uri, epoch, audited.metrics)
+    libraries = (*LIBRARIES, *(each for framework in frameworks() for each in framework.libraries))
     manifest = Manifest(
         job=job.name,
         run_id=run_id,
@@ -202,7 +199,7 @@ def write_manifest(
         preflight=about.preflight,
         again=about.again,
         snapshots=about.snapshots,
-        libraries=_versions(),
+        libraries={"python": platform.python_version(), **installed_packages(libraries)},
         totals=Totals(
             shards=len(table),
             bytes=audited.size,
@@ -224,14 +221,6 @@ def write_manifest(
     storage.create(join(uri, name), raw)
     folder = f"runs/{run_id}/r{revision}"
     return Published(revision, f"{folder}/{name}", checksum(raw), date), f"{folder}/{shards_name}"
-
-
-def _versions() -> dict[str, str]:
-    found = {name: version(name) for name in LIBRARIES}
-    for name in (each for framework in frameworks() for each in framework.libraries):
-        with suppress(PackageNotFoundError):  # an extra that is not installed
-            found[name] = version(name)
-    return {"python": platform.python_version(), **found}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
