@@ -23,6 +23,14 @@ Number = int | float
 """A value of a number column."""
 
 
+def number(value: Number) -> str:
+    """A number as short as is exact, so that a value just past its limit never reads like the limit."""
+    if not isinstance(value, float):
+        return str(value)
+    short = f"{value:.12g}"
+    return short if float(short) == value else repr(value)
+
+
 @dataclass(slots=True)
 class ColumnState(State):
     """One column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme values.

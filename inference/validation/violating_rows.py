@@ -15,12 +15,12 @@ import pyarrow.compute as pc
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
-from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.columns import ColumnState, number
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart
 from nightjar.inference.records import replay_command
-from nightjar.inference.validation.gates import Offender, number
+from nightjar.inference.validation.gates import Offender
 from nightjar.inference.validation.gates.column import ColumnGate
 
 Offenders = dict[str, tuple[Offender, ...]]

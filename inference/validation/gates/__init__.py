@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Literal
 from nightjar.inference.errors import GateFailed
 from nightjar.inference.job.checks import OnFail
 from nightjar.inference.jsonform import SELDOM
-from nightjar.inference.metrics.columns import Number
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
@@ -203,11 +202,3 @@ def told(result: GateResult) -> str:
 def asking(results: Iterable[GateResult]) -> tuple[GateResult, ...]:
     """The gates that did not pass and because of which a person is asked."""
     return tuple(result for result in results if result.verdict == "ask")
-
-
-def number(value: Number) -> str:
-    """A number as short as is exact, so that a value just past its limit never reads like the limit."""
-    if not isinstance(value, float):
-        return str(value)
-    short = f"{value:.12g}"
-    return short if float(short) == value else repr(value)

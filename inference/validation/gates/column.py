@@ -12,8 +12,8 @@ from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.columns import ColumnState, Number
-from nightjar.inference.validation.gates import Evidence, Gate, GateResult, number
+from nightjar.inference.metrics.columns import ColumnState, Number, number
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {

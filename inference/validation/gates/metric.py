@@ -10,10 +10,11 @@ from nightjar.inference.job.checks import AT_THRESHOLD, MetricCheck
 from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, nearest
+from nightjar.inference.metrics.columns import number
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import AccumulatorFigures, Bounded, short_name
 from nightjar.inference.metrics.slices import MOST_VALUES, SlicedColumn
-from nightjar.inference.validation.gates import Evidence, Gate, GateResult, number
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 _NAMED = 5
 """The most slices that a sentence names of each sort; the manifest has all."""
