@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -14,11 +13,12 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.charts import Chart, account_charts, calibration_chart, drift_chart, trend_charts
 from nightjar.flows.pages.escaping import visible
 from nightjar.flows.pages.evaluated import late_lines, metric_lines, own_lines
 from nightjar.flows.pages.wording import (
-    details,
+    describe,
     duration,
     first_of,
     late_table,
@@ -27,11 +27,11 @@ from nightjar.flows.pages.wording import (
     minute,
     named_instead,
     said_of,
-    shards_done,
 )
 from nightjar.inference.errors import Rejected
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import RunLine
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.messages import counted
 from nightjar.inference.validation.gates import GateResult
 
@@ -59,6 +59,7 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
     evaluation = report.metrics.evaluation if report.metrics else None
     bins = evaluation.calibration if evaluation else ()
     slowest = report.times.slow.shard if report.times.slow else ""
+    about, words = Commands(report.request), report.request.words
     return (
         templates()
         .get_template("report.html")
@@ -71,11 +72,13 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
             tone="bad" if _behind(report) else tone(report.line.standing.state, report.line.marks),
             instead=named_instead(report.instead) if report.instead else "",
             said=[
-                *(("table", late_table(each, report.newest)) for each in report.late_tables),
-                *report.remarks,
+                *(("table", late_table(each, report.now.number)) for each in report.late_tables),
+                *worded(report.again, (each for each in report.notes if each not in report.line.standing.cause)),
                 *warnings(report),
             ],
             commands=commands,
+            logs=about.command("logs", *words, "--shard", slowest),
+            again=about.command("report", *words),
             drift=[
                 drift_chart(each.column, night.called, each.groups)
                 for night in report.compared
@@ -90,7 +93,7 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
             earlier=_earlier(report),
             unlabelled=_unlabelled(report),
             slow_input=next((each.input for each in report.shards if each.shard == slowest), ""),
-            progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
+            progress=describe(report.newest.state.progress),
             attempts=[each for each in report.incidents if each.attempt is not None],
             rows=[each for each in report.incidents if each.attempt is None],
             identity=_identity(report),
@@ -140,11 +143,11 @@ def _trends(report: Report) -> dict[str, list[tuple[str, float]]]:
     """Each figure of tonight over the nights before that have it: name → dates with values."""
     if report.tonight is None or not report.trend:
         return {}
-    nights = [
-        (each.date, {"rows": each.rows, "quarantined": each.quarantined, **each.figures})
-        for each in (*report.trend, report.tonight)
-    ]
-    return {name: [(date, known[name]) for date, known in nights if name in known] for name in nights[-1][1]}
+    nights = (*report.trend, report.tonight)
+    return {
+        name: [(each.date, each.figures[name]) for each in nights if name in each.figures]
+        for name in report.tonight.figures
+    }
 
 
 def _evaluation(report: Report) -> list[tuple[str, str]]:
@@ -168,8 +171,8 @@ def _unlabelled(report: Report) -> str:
             f"No row has both a label and an output to compare: {found.excluded_null_labels:,} rows have no "
             f"{found.label!r}, and of the others {found.excluded_scores:,} have no usable {found.score!r}."
         )
-    if report.labels_later:
-        evaluate = shlex.join(["nightjar", "evaluate", report.job_path, *report.words])
+    if report.request.job.late_labels is not None:
+        evaluate = Commands(report.request).command("evaluate", *report.request.words)
         return f"Labels come later. When they are there: {evaluate}"
     return "There are no labels to compare with: the job names no label."
 
@@ -274,6 +277,5 @@ def templates() -> Environment:
         "duration": duration,
         "offenders": _first_row,
         "headed": _headed,
-        "command": shlex.join,
     }
     return made

@@ -10,26 +10,20 @@ from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
 from nightjar.flows.reports import FailedShard, RunListed, RunStatus
-from nightjar.inference.errors import Damaged, JobError, StorageError
+from nightjar.inference.errors import StorageError
+from nightjar.inference.history.night import look
 from nightjar.inference.history.run_status import (
     UNREADABLE,
     RunFigures,
     RunLine,
     Standing,
-    run_line,
-    run_not_begun,
-    shown_instead,
 )
-from nightjar.inference.history.run_tables import lost, mending, worded
-from nightjar.inference.output import publications as publish
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output import targets
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.waiting import waits
-from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.gates import warnings
-from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""
@@ -40,76 +34,39 @@ _PUBLISHED = 10
 
 def status(request: RunRequest) -> RunStatus:
     """Say how far a run is, how it stands and what to do about it, from its ledger and the publications."""
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    now = publish.newest(request.storage, request.output)
-    shown = now.runs.get(request.run_id)
-    line = run_line(request, newest, shown) if newest else run_not_begun(request, shown)
-    about = Commands.here(request)
+    found, about = look(request), Commands.here(request)
     known = RunStatus(
-        **as_line(run_listed(request, line)),
+        **as_line(run_listed(request, found.line)),
         job=request.job.name,
         job_file=near(request.job_path),
-        instead=shown_instead(now, request.run_id),
-        output_publication=now.number,
-        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
-        tables=targets.shown(request.storage, request.output, request.job.output.tables),
+        instead=found.instead,
+        output_publication=found.now.number,
+        published=tuple(sorted(found.now.runs)[-_PUBLISHED:]),
+        tables=found.tables,
+        again=found.again,
+        failed_shards=len(found.failed),
+        failures=tuple(
+            FailedShard(shard, len(said), said[-1].cause, said[-1].message)
+            for shard, said in islice(found.failed.items(), _FAILURES)
+        ),
+        evaluation=found.late,
     )
-    commands = {**known.commands, **about.make_way(known.instead), **about.of_tables(known.late_tables)}
-    if newest is None:
+    commands = about.of_run(found)
+    if (newest := found.newest) is None:
         return replace(known, commands=commands)
-    progress, remarks = newest.state.progress, newest.state.about
-    manifest, unreadable = _manifest(request, newest)
-    evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
-    failed = lost(newest)
-    if len(failed) > _FAILURES:
-        commands["more"] = about.command("show", *request.words, "--lines", str(len(failed)))
+    if known.failed_shards > _FAILURES:
+        commands["more"] = about.command("show", *request.words, "--lines", str(known.failed_shards))
+    progress, intent = newest.state.progress, newest.state.intent
+    gates = found.manifest.gates if found.manifest else ()
     return replace(
         known,
         commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
-        again=remarks.again,
-        warnings=_warnings(newest, manifest),
-        notes=(
-            *_waits(request, newest),
-            *remarks.notes(progress.counts.batches_cut, progress.ceilings),
-            *([newest.state.decision.words] if newest.state.decision else ()),
-            *mending(newest, failed),
-            *damaged,
-            *unreadable,
-        ),
-        failed_shards=len(failed),
-        failures=tuple(
-            FailedShard(shard, len(said), said[-1].cause, said[-1].message)
-            for shard, said in islice(failed.items(), _FAILURES)
-        ),
-        evaluation=evaluation,
+        # Of a run that asks, the question says what is asked.
+        warnings=tuple(warnings(gate for gate in gates if intent or gate.verdict == "warn")),
+        notes=(*_waits(request, newest), *found.notes, *found.unread),
     )
-
-
-def _manifest(request: RunRequest, newest: revs.Revision) -> tuple[Manifest | None, tuple[str, ...]]:
-    """The manifest of a revision that was published, or that asks a person; and why it cannot be read."""
-    written = newest.state.intent or newest.state.question
-    if written is None:
-        return None, ()
-    try:
-        return read_manifest(request.storage, request.output, written.published), ()
-    except (JobError, StorageError) as error:
-        return None, (f"damaged: {error}; or score this run anew with --fresh",)
-
-
-def _warnings(newest: revs.Revision, manifest: Manifest | None) -> tuple[str, ...]:
-    """What the gates said that did not pass and only warn. Of a run that asks, the question says what is asked."""
-    said = manifest.gates if manifest else ()
-    return tuple(warnings(gate for gate in said if newest.state.intent or gate.verdict == "warn"))
-
-
-def _evaluated(request: RunRequest, revision: int) -> tuple[LateEvaluation | None, tuple[str, ...]]:
-    """A revision's newest evaluation by labels that came later; and why it cannot be read."""
-    try:
-        return latest(request.storage, revs.revision_uri(request.run_uri, revision)), ()
-    except Damaged as error:
-        return None, (str(error),)
 
 
 def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
