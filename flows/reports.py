@@ -16,9 +16,8 @@ from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.progress import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown, late_tables
-from nightjar.inference.output.visibility import Change
+from nightjar.inference.output.visibility import PublicationListed
 from nightjar.inference.records import Counts, Usage
 from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.run.request import RunRequest
@@ -196,22 +195,6 @@ class DecisionMade:
     def words(self) -> str:
         """Who said what, for people."""
         return Decision("", self.approved, self.by, self.note, self.at).words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicationListed:
-    """One publication: when and by what it was made, and what it changed for readers.
-
-    latest: the run of the highest date. runs: the revision that readers see of each run.
-    """
-
-    publication: int
-    at: str
-    made_by: Origin
-    note: str
-    latest: str | None
-    runs: Mapping[str, int]
-    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
