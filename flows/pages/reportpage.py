@@ -16,7 +16,7 @@ from markupsafe import Markup, escape
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.charts import Chart, account_charts, calibration_chart, drift_chart, trend_charts
 from nightjar.flows.pages.escaping import visible
-from nightjar.flows.pages.evaluated import late_lines, metric_lines, own_lines
+from nightjar.flows.pages.evaluated import evaluation_lines, late_lines, own_lines
 from nightjar.flows.pages.wording import (
     describe,
     duration,
@@ -33,6 +33,7 @@ from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.messages import counted
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.validation.gates import GateResult
 
 _TEXT = 1500
@@ -49,6 +50,9 @@ _FILES = 100
 ALONE: Mapping[str, str] = MappingProxyType({})
 """No other pages: of a page that is a file."""
 
+_SAYS = {"good": "says-pass", "bad": "says-block", "open": "says-ask"}
+"""Tone → the class of a word in it."""
+
 _BAD = {"failed", "rejected", "killed", "unreadable", "stopped", "silent", "rolled back"}
 
 
@@ -56,25 +60,26 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
     """The page of one night. commands: what a person can do, each under a word for it. around: other pages, by name,
     where it is one of several; a file stands alone.
     """
-    evaluation = report.metrics.evaluation if report.metrics else None
-    bins = evaluation.calibration if evaluation else ()
     slowest = report.times.slow.shard if report.times.slow else ""
+    behind = _behind(report)
     about, words = Commands(report.request), report.request.words
+    metrics, late = report.metrics or Figures({}), report.late
+    told = late_lines(late, report.newest.number) if late else []
+    bins = metrics.evaluation.calibration if metrics.evaluation else ()
+    ours = late is not None and late.revision == report.newest.number
     return (
         templates()
         .get_template("report.html")
         .render(
             report=report,
             line=report.line,
-            verdict=f"{verdict(report.line)}, but a table does not show it"
-            if _behind(report)
-            else verdict(report.line),
-            tone="bad" if _behind(report) else tone(report.line.standing.state, report.line.marks),
+            verdict=verdict(report.line) + (", but a table does not show it" if behind else ""),
+            tone="bad" if behind else tone(report.line),
             instead=named_instead(report.instead) if report.instead else "",
             said=[
                 *(("table", late_table(each, report.now.number)) for each in report.late_tables),
                 *worded(report.again, (each for each in report.notes if each not in report.line.standing.cause)),
-                *warnings(report),
+                *_warnings(report),
             ],
             commands=commands,
             logs=about.command("logs", *words, "--shard", slowest),
@@ -89,8 +94,8 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
             trends=trend_charts(_trends(report), _TRENDS),
             account=account_charts(report.account) if report.account else (),
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
-            evaluation=_evaluation(report),
-            earlier=_earlier(report),
+            evaluation=[*(told if ours else evaluation_lines(metrics)), *own_lines(metrics)],
+            earlier=[] if ours else told,
             unlabelled=_unlabelled(report),
             slow_input=next((each.input for each in report.shards if each.shard == slowest), ""),
             progress=describe(report.newest.state.progress),
@@ -125,18 +130,19 @@ def _behind(report: Report) -> bool:
     )
 
 
-def warnings(report: Report) -> list[tuple[str, str]]:
-    """What the gates say that did not pass and only warn, also those that labels were judged by that came late."""
-    said = [f"{gate.name}: {gate.sentence}" for gate in report.gates if not gate.passed and gate.on_fail == "warn"]
+def _warnings(report: Report) -> list[tuple[str, str]]:
+    """What the gates say that did not pass, also those that labels were judged by that came late."""
+    said = report.warnings
     if (late := report.late) is not None:
         of = "" if late.revision == report.line.revision else f"r{late.revision}, which readers see: "
         said += [f"{of}{gate.name}: {gate.sentence}" for gate in late.gates if not gate.passed]
     return [("warning", each) for each in said[:_GATES]]
 
 
-def tone(state: str, marks: str = "") -> str:
-    """The class of a state, which gives its colour: good, bad or open. marks: that it did not pass all gates."""
-    return "good" if state in {"published", "validated"} and not marks else "bad" if state in _BAD else "open"
+def tone(line: RunLine) -> str:
+    """The class of a night, which gives its colour: good, bad or open. Good is one that passed all gates."""
+    state = line.standing.state
+    return "good" if state in {"published", "validated"} and not line.marks else "bad" if state in _BAD else "open"
 
 
 def _trends(report: Report) -> dict[str, list[tuple[str, float]]]:
@@ -148,19 +154,6 @@ def _trends(report: Report) -> dict[str, list[tuple[str, float]]]:
         name: [(each.date, each.figures[name]) for each in nights if name in each.figures]
         for name in report.tonight.figures
     }
-
-
-def _evaluation(report: Report) -> list[tuple[str, str]]:
-    late, newest = report.late, report.line.revision
-    if late is not None and late.revision == newest:
-        return [*late_lines(late, newest), *(own_lines(report.metrics) if report.metrics else [])]
-    return metric_lines(report.metrics) if report.metrics else []
-
-
-def _earlier(report: Report) -> list[tuple[str, str]]:
-    """What labels say that came late, of the revision that readers see, where that is not this one."""
-    late, newest = report.late, report.line.revision
-    return late_lines(late, newest) if late is not None and late.revision != newest else []
 
 
 def _unlabelled(report: Report) -> str:
@@ -213,9 +206,7 @@ def history_page(
     address of a night's report; empty if there is none.
     """
     template, charts = templates().get_template("history.html"), _charts(nights)
-    return template.render(
-        job=job, output=output, nights=nights, tone=tone, charts=charts, around=around, reports=reports
-    )
+    return template.render(job=job, output=output, nights=nights, charts=charts, around=around, reports=reports)
 
 
 def _charts(nights: Sequence[RunLine]) -> list[Chart]:
@@ -277,5 +268,8 @@ def templates() -> Environment:
         "duration": duration,
         "offenders": _first_row,
         "headed": _headed,
+        "verdict": verdict,
+        "tone": tone,
+        "says": lambda line: _SAYS[tone(line)],
     }
     return made

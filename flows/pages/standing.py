@@ -23,7 +23,6 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.waiting import waits
-from nightjar.inference.validation.gates import warnings
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""
@@ -56,15 +55,13 @@ def status(request: RunRequest) -> RunStatus:
         return replace(known, commands=commands)
     if known.failed_shards > _FAILURES:
         commands["more"] = about.command("show", *request.words, "--lines", str(known.failed_shards))
-    progress, intent = newest.state.progress, newest.state.intent
-    gates = found.manifest.gates if found.manifest else ()
+    progress = newest.state.progress
     return replace(
         known,
         commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
-        # Of a run that asks, the question says what is asked.
-        warnings=tuple(warnings(gate for gate in gates if intent or gate.verdict == "warn")),
+        warnings=tuple(found.warnings),
         notes=(*_waits(request, newest), *found.notes, *found.unread),
     )
 
@@ -79,14 +76,21 @@ def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
 
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
-    if not found.revision:
-        return _never_text(found)
     seen = f"r{found.shown}" if found.shown else "nothing of it"
+    name = f"{found.job} {found.run_id}"
+    if found.revision:
+        head = f"{name} r{found.revision}: {found.standing}, {found.summary}"
+    elif found.shown:
+        head = f"{name}: readers see {seen} of it, and nothing of it is there"
+    elif found.state == "unknown":
+        head = f"{found.run_id}: no such run yet; published runs: {', '.join(found.published) or 'none'}"
+    else:
+        head = f"{name}: {found.standing}, nothing of it was begun"
     more = found.failed_shards - len(found.failures)
     facts = [
         ("writer", found.holder or ""),
         *_explained_facts(found),
-        ("readers", f"see {seen} (publication {found.output_publication})"),
+        ("readers", f"see {seen} (publication {found.output_publication})" if found.revision else ""),
         ("but", named_instead(found.instead) if found.instead else ""),
         *(("table", late_table(each, found.output_publication)) for each in found.late_tables),
         *(("warning", said) for said in found.warnings),
@@ -96,7 +100,6 @@ def status_text(found: RunStatus) -> str:
         ("", f"and {more:,} more" if more else ""),
         *found.commands.items(),
     ]
-    head = f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"
     return "\n".join([head, *fact_lines(facts)])
 
 
@@ -128,17 +131,6 @@ def run_listed(request: RunRequest, run: RunLine) -> RunListed:
         tried_again=found.tried,
         commands=Commands.here(request).of_standing(found),
     )
-
-
-def _never_text(found: RunStatus) -> str:
-    if found.shown:
-        said = f"{found.job} {found.run_id}: readers see r{found.shown} of it, and nothing of it is there"
-    elif found.state == "unknown":
-        known = ", ".join(found.published) or "none"
-        said = f"{found.run_id}: no such run yet; published runs: {known}"
-    else:
-        said = f"{found.job} {found.run_id}: {found.standing}, nothing of it was begun"
-    return "\n".join([said, *fact_lines([*_explained_facts(found), *found.commands.items()])])
 
 
 def _explained_facts(found: RunListed) -> list[tuple[str, str]]:

@@ -39,7 +39,7 @@ from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights
-from nightjar.inference.validation.gates import GateResult
+from nightjar.inference.validation.gates import GateResult, warnings
 from nightjar.inference.validation.manifest import (
     Manifest,
     Refused,
@@ -135,10 +135,10 @@ class RunNow:
     """A run as it stands now: what `status` says, and what its report begins with.
 
     newest: its newest revision; None if nothing of it was begun. now: what readers see. line: how it stands, and its
-    figures. tables: those of the job. manifest: of a revision whose publication was begun, or that asks. late: the
-    newest evaluation by labels that came later, of the revision that readers see, or else of this one. failed: as
-    `run_tables.lost`. again: why shards with a result were scored again. notes: what else a person should know, or can
-    do. unread: what could not be read, a sentence each.
+    figures. tables: those of the job. manifest: of a revision whose publication was begun, or that asks. gates: that
+    were judged. late: the newest evaluation by labels that came later, of the revision that readers see, or else of
+    this one. failed: as `run_tables.lost`. again: why shards with a result were scored again. notes: what else a person
+    should know, or can do. unread: what could not be read, a sentence each.
     """
 
     request: RunRequest
@@ -147,6 +147,7 @@ class RunNow:
     line: RunLine
     tables: tuple[TableShown, ...]
     manifest: Manifest | None = None
+    gates: tuple[GateResult, ...] = ()
     late: LateEvaluation | None = None
     failed: Mapping[str, Sequence[Failed]] = field(default_factory=dict)
     again: tuple[str, ...] = ()
@@ -162,6 +163,14 @@ class RunNow:
     def late_tables(self) -> tuple[TableShown, ...]:
         """The tables of the job that do not show what readers of the files see."""
         return targets.late_tables(self.tables, self.now.number, bool(self.now.runs))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the gates say that did not pass and only warn, or that a person has approved: of a run that asks, the
+        question says what is asked.
+        """
+        approved = self.newest is not None and self.newest.state.intent is not None
+        return warnings(gate for gate in self.gates if approved or gate.verdict == "warn")
 
 
 def look(request: RunRequest) -> RunNow:
@@ -196,6 +205,7 @@ def look(request: RunRequest) -> RunNow:
     return replace(
         found,
         manifest=manifest,
+        gates=manifest.gates if manifest else (),
         late=late,
         failed=failed,
         again=state.about.again,
@@ -224,17 +234,16 @@ T = TypeVar("T")
 class Report(RunNow):
     """The newest revision of a run, as it stands now.
 
-    manifest: also of one that is not to be published; manifest_uri: its URI. gates: all that were judged; of a run that
-    was refused before anything was scored, only those that did not pass. metrics: of the audit, with the evaluation of
-    labels that came late, if any. trend: the nights before; tonight: the same figures of this one, if they are known.
-    compared: the columns beside those of other nights. account: where the time of the last command that scored went, if
-    it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first of them.
-    identity: what scored the shards; None if the ledger does not say.
+    manifest: also of one that is not to be published; manifest_uri: its URI. gates: also of a revision that they
+    refused; if that was before anything was scored, only those that did not pass. metrics: of the audit, with the
+    evaluation of labels that came late, if any. trend: the nights before; tonight: the same figures of this one, if
+    they are known. compared: the columns beside those of other nights. account: where the time of the last command that
+    scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the
+    first of them. identity: what scored the shards; None if the ledger does not say.
     """
 
     newest: revs.Revision
     manifest_uri: str
-    gates: tuple[GateResult, ...]
     metrics: Figures | None
     trend: tuple[NightFigures, ...]
     tonight: NightFigures | None
@@ -290,10 +299,10 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
     compared = known(lambda: _compared(request, newest, date, judged.profile if judged else None)) or ()
     identity = known(lambda: identity_of_plan(storage, newest.uri, state))
     read = RunReport(request, newest)
+    gates = judged.gates if judged else _kept_gates(found.line)
     return Report(
-        **{**as_line(found), "manifest": manifest, "unread": tuple(dict.fromkeys(unread))},
+        **{**as_line(found), "manifest": manifest, "gates": gates, "unread": tuple(dict.fromkeys(unread))},
         manifest_uri=file if manifest else "",
-        gates=judged.gates if judged else _kept_gates(found.line),
         metrics=metrics,
         trend=earlier,
         tonight=tonight,
