@@ -21,7 +21,7 @@ from nightjar.inference.output.visibility import PublicationListed
 from nightjar.inference.records import Counts, Usage
 from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.results import Publication, Sample, Scored, Verdict
 from nightjar.inference.validation.evaluations import LateEvaluation
 from nightjar.inference.validation.gates import marked, overruled
 
@@ -72,22 +72,6 @@ class PlanReport(Ahead):
     rows_per_shard: tuple[int, int]
     columns: int
     again: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What the model made of a few rows. places: of the input, so many. failed: rows that could not be scored.
-
-    nonfinite: NaN and infinite values by output. file: that of the rows shown. names, values: of these rows, as text.
-    """
-
-    rows: int
-    places: int
-    failed: int
-    nonfinite: Mapping[str, int]
-    file: str | None
-    names: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
