@@ -18,6 +18,7 @@ from nightjar.inference.history.run_status import (
     newest_figures,
     run_line,
     run_not_begun,
+    scorers,
     shown_instead,
 )
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending
@@ -335,7 +336,7 @@ def _unpublished(storage: Storage, file: str) -> Manifest | None:
 
 def _judged(newest: revs.Revision) -> int:
     """The epoch of the last command that scored or validated, whose gates count. 0 if there is none."""
-    return max((epoch for epoch, writer in newest.state.openers if writer.task in ("score", "validate")), default=0)
+    return max((epoch for epoch, _ in scorers(newest.state)), default=0)
 
 
 def _kept_gates(line: RunLine) -> tuple[GateResult, ...]:

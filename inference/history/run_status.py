@@ -225,11 +225,11 @@ def run_line(request: RunRequest, newest: revs.Revision, shown: Published | None
     )
 
 
-def _scored(state: State) -> list[Holder]:
-    """Its writers that scored or judged, the first one first. A person's answer is written by a command that does
-    neither.
+def scorers(state: State) -> list[tuple[int, Holder]]:
+    """Its writers that scored or judged, with their epochs, the first one first. A person's answer is written by a
+    command that does neither.
     """
-    return [writer for _, writer in state.openers if writer.task in ("score", "validate")]
+    return [opener for opener in state.openers if opener[1].task in ("score", "validate")]
 
 
 def _metric(
@@ -281,10 +281,9 @@ def stands(request: RunRequest, newest: revs.Revision, shown: Published | None) 
     state = standing(newest, shown.revision if shown else 0, request.lease_s)
     note = waiting.note_of(request)
     ended = _ended(newest.state) if newest.state.holder is None else None
-    opener = newest.state.openers[-1][1] if newest.state.openers else None
-    last = ended.at if ended else opener.at if opener else ""
-    scored = _scored(newest.state)
-    engine = scored[-1].engine if scored else opener.engine if opener else ""
+    openers = newest.state.openers
+    last = ended.at if ended else openers[-1][1].at if openers else ""
+    engine = (scorers(newest.state) or openers)[-1][1].engine if openers else ""
     if note is not None and note.at < last:
         note = None  # it was tried again since, and began
     if state in _GOING:
