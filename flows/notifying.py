@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.wording import warnings
 from nightjar.inference.errors import NightjarError, RunFailed, StorageError, Unanswered
+from nightjar.inference.history.run_status import warnings
 from nightjar.inference.history.run_tables import lost
 from nightjar.inference.ledger import endings
 from nightjar.inference.messages import clip, hide

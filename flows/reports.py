@@ -16,13 +16,12 @@ from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.progress import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.targets import TableShown, late_tables
-from nightjar.inference.output.visibility import Change
+from nightjar.inference.output.visibility import PublicationListed
 from nightjar.inference.records import Counts, Usage
 from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.results import Publication, Sample, Scored, Verdict
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 
@@ -72,22 +71,6 @@ class PlanReport(Ahead):
     rows_per_shard: tuple[int, int]
     columns: int
     again: tuple[str, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sample:
-    """What the model made of a few rows. places: of the input, so many. failed: rows that could not be scored.
-
-    nonfinite: NaN and infinite values by output. file: that of the rows shown. names, values: of these rows, as text.
-    """
-
-    rows: int
-    places: int
-    failed: int
-    nonfinite: Mapping[str, int]
-    file: str | None
-    names: tuple[str, ...]
-    values: tuple[tuple[str, ...], ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,22 +178,6 @@ class DecisionMade:
     def words(self) -> str:
         """Who said what, for people."""
         return Decision("", self.approved, self.by, self.note, self.at).words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PublicationListed:
-    """One publication: when and by what it was made, and what it changed for readers.
-
-    latest: the run of the highest date. runs: the revision that readers see of each run.
-    """
-
-    publication: int
-    at: str
-    made_by: Origin
-    note: str
-    latest: str | None
-    runs: Mapping[str, int]
-    changes: tuple[Change, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

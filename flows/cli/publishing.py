@@ -22,9 +22,7 @@ from nightjar.flows.cli.options import (
 )
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import PublicationListed
-    from nightjar.inference.output.publications import Snapshot
-    from nightjar.inference.output.visibility import Change
+    from nightjar.inference.output.visibility import Change, PublicationListed
     from nightjar.inference.run.request import RunRequest
 
 
@@ -36,15 +34,12 @@ def publications(
     The newest comes first; readers see this one.
     """
     from nightjar.flows.cli import tables
-    from nightjar.inference.output.visibility import publications as listed
+    from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, scores=False)
-    found = listed(request.storage, request.output, lines)
-    if as_json:
-        emit([listed_publication(each.snapshot, each.changes) for each in found])
-    else:
-        out.print(tables.publications(request, found))
+    found = visibility.publications(request.storage, request.output, lines)
+    emit(found) if as_json else out.print(tables.publications(request, found))
 
 
 def rollback(
@@ -66,18 +61,18 @@ def rollback(
     now, then = visibility.back(request.storage, request.output, to)
     if not dry_run:
         then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
-    changed = visibility.changes(now, then)
+    found = visibility.listed(now, then)
     if as_json:
         from nightjar.flows.reports import RolledBack
         from nightjar.inference.records import as_line
 
-        emit(RolledBack(**as_line(listed_publication(then, changed)), dry_run=dry_run))
+        emit(RolledBack(**as_line(found), dry_run=dry_run))
     elif dry_run:
-        tell(f"publication {then.number} would be shown again. {told(changed, then, would=True)}")
+        tell(f"publication {then.number} would be shown again. {told(found, would=True)}")
     else:
-        tell(f"publication {then.number}: {then.note}. {told(changed, then)}")
+        tell(f"publication {then.number}: {then.note}. {told(found)}")
     if not dry_run:
-        _show(request, changed)
+        _show(request, found.changes)
 
 
 def unpublish(
@@ -118,12 +113,9 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
         after = visibility.unpublish(request.storage, request.output, run_id, request.date)
     else:
         after = visibility.republish(request.storage, request.output, run_id, request.date)
-    changed = visibility.changes(before, after)
-    if as_json:
-        emit(listed_publication(after, changed))
-    else:
-        tell(f"publication {after.number}: {after.note}. {told(changed, after)}")
-    _show(request, changed)
+    found = visibility.listed(before, after)
+    emit(found) if as_json else tell(f"publication {after.number}: {after.note}. {told(found)}")
+    _show(request, found.changes)
 
 
 def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
@@ -167,31 +159,11 @@ def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = Fal
         tell(f"{table.uri} shows publication {table.publication}")
 
 
-def listed_publication(snapshot: Snapshot, changed: tuple[Change, ...]) -> PublicationListed:
-    """The record of a snapshot and of what it changed."""
-    from nightjar.flows.reports import PublicationListed
-
-    return PublicationListed(
-        publication=snapshot.number,
-        at=snapshot.at,
-        made_by=snapshot.origin,
-        note=snapshot.note,
-        latest=snapshot.latest(),
-        runs={run: entry.revision for run, entry in sorted(snapshot.runs.items())},
-        changes=changed,
-    )
-
-
-def told(changed: tuple[Change, ...], after: Snapshot, *, would: bool = False) -> str:
+def told(found: PublicationListed, *, would: bool = False) -> str:
     """Say what readers lose, gain, and see in another revision."""
-    from nightjar.flows.cli.tables import changed_runs
-    from nightjar.inference.messages import counted
+    from nightjar.flows.cli.tables import changed_runs, runs_seen
 
-    verb = "would see" if would else "now see"
-    latest = after.latest()
-    runs = counted(len(after.runs), "run")
-    seen = f"{runs}, the latest {latest} r{after.runs[latest].revision}" if latest else "nothing"
-    return f"Readers {verb} {seen}. {changed_runs(changed)}"
+    return f"Readers {'would' if would else 'now'} see {runs_seen(found)}. {changed_runs(found.changes)}"
 
 
 ByOption = Annotated[str, typer.Option("--by", help="Who answers. Default: this user on this machine.")]

@@ -16,7 +16,7 @@ from nightjar.inference.history.comparison import RowsCompared, RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
-from nightjar.inference.output.visibility import Change, Listed
+from nightjar.inference.output.visibility import Change, PublicationListed
 from nightjar.inference.run.request import RunRequest
 
 if TYPE_CHECKING:
@@ -95,15 +95,19 @@ def _incident(said: Incident) -> str:
     return "\n".join(lines)
 
 
-def publications(request: RunRequest, found: Sequence[Listed]) -> Table:
+def publications(request: RunRequest, found: Sequence[PublicationListed]) -> Table:
     """The table of an output's publications; readers see the first one."""
     rows = []
     for index, each in enumerate(found):
-        at, latest = each.snapshot, each.snapshot.latest()
-        seen = f"{counted(len(at.runs), 'run')}, latest {latest} r{at.runs[latest].revision}" if latest else "nothing"
-        number = f"{at.number}{'' if index else ' (now)'}"
-        rows.append((number, at.at[:19], at.note, seen, changed_runs(each.changes)))
+        number = f"{each.publication}{'' if index else ' (now)'}"
+        rows.append((number, each.at[:19], each.note, runs_seen(each), changed_runs(each.changes)))
     return table_of(f"{request.job.name}: {request.output}", ["#", "time", "made by", "readers saw", "changed"], rows)
+
+
+def runs_seen(found: PublicationListed) -> str:
+    """What readers see with a publication."""
+    runs, latest = counted(len(found.runs), "run"), found.latest
+    return f"{runs}, the latest {latest} r{found.runs[latest]}" if latest else "nothing"
 
 
 def changed_runs(changed: Sequence[Change]) -> str:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import shlex
 import shutil
 import sys
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from nightjar.inference.engine import ENGINES, RAY
 from nightjar.inference.errors import NightjarError, TablesBehind, Unanswered
 from nightjar.inference.history.run_status import RunLine, Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
-from nightjar.inference.output.targets import TableShown
 from nightjar.inference.run.request import RunRequest
+
+if TYPE_CHECKING:
+    from nightjar.inference.history.night import RunNow
 
 
 def typed(name: str) -> str:
@@ -81,9 +83,10 @@ class Commands:
         """Answers this question and no other. word: approve or reject."""
         return self.command(word, *self.request.words, *(["--question", question] if question else []))
 
-    def of_tables(self, late: Iterable[TableShown]) -> dict[str, str]:
-        """The command that mends late tables; empty if there are none."""
-        return {"commit": self.commit} if any(late) else {}
+    def of_run(self, found: RunNow) -> dict[str, str]:
+        """What a person can do about a run, its tables, and another run that stands for its date: word → command."""
+        commits = {"commit": self.commit} if found.late_tables else {}
+        return {**self.of_standing(found.line.standing), **self.make_way(found.instead), **commits}
 
     def make_way(self, instead: str) -> dict[str, str]:
         """The command that lets `latest/`, `dates/` and tables show this run for its date.

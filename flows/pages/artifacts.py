@@ -50,7 +50,7 @@ def tables(request: RunRequest, report: Report) -> dict[str, Send]:
     more = f" ({len(report.incidents):,} of {total:,})" if len(report.incidents) < total else ""
     about = {
         "shards": f"{shown} of {of}: without result first, then retried, then slowest. Complete in `shards-*.parquet` "
-        f"under {code(report.uri)}",
+        f"under {code(report.newest.uri)}",
         "retries": f"Failed attempts and quarantined rows of {of}{more}; none is an empty table",
     }
     return {

@@ -24,7 +24,6 @@ from nightjar.flows.pages.wording import (
     said_of,
     speed,
     unfinished,
-    warnings,
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
@@ -37,7 +36,7 @@ from nightjar.inference.errors import (
     TakenBack,
     Unanswered,
 )
-from nightjar.inference.history.run_status import before_it_begins, marked, overruled, shown_instead
+from nightjar.inference.history.run_status import before_it_begins, marked, overruled, shown_instead, warnings
 from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks, worded
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question

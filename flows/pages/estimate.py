@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import fact_lines, rows_known
-from nightjar.flows.reports import CheckReport, Column, PlanReport, Sample
+from nightjar.flows.reports import CheckReport, Column, PlanReport
 from nightjar.inference.arrow_types import type_name
 from nightjar.inference.identity.identity import ScoringSet
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import counted_format, model_jobs
 from nightjar.inference.messages import counted
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.results import Sample
 from nightjar.inference.run.resume import called, summed
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ def plan_text(found: PlanReport) -> str:
 
 def checked(request: RunRequest, discovery: Discovery, found: Checked, notes: Sequence[str]) -> CheckReport:
     """Everything that `check` found. notes: besides those of the check."""
-    sampled, shown = found.sampled, found.sampled.shown
     return CheckReport(
         **about_input(request, discovery, discovery.rows),
         notes=(*found.warnings, *notes),
@@ -103,15 +103,7 @@ def checked(request: RunRequest, discovery: Discovery, found: Checked, notes: Se
         device=found.device,
         output=request.output,
         columns=tuple(Column(name, kind) for name, kind in found.columns),
-        sample=Sample(
-            rows=sampled.rows,
-            places=sampled.places,
-            failed=sampled.failed,
-            nonfinite=dict(sampled.nonfinite),
-            file=shown.uri if shown else None,
-            names=tuple(shown.names) if shown else (),
-            values=tuple(tuple(row) for row in shown.rows) if shown else (),
-        ),
+        sample=Sample(**{name: getattr(found.sampled, name) for name in Sample.__dataclass_fields__}),
     )
 
 

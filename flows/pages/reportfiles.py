@@ -66,13 +66,7 @@ def made(
 
     report = collect(request, account)
     about = Commands(request)
-    commands = {
-        **about.of_standing(report.line.standing),
-        **about.make_way(report.instead),
-        **about.of_tables(report.late_tables),
-        **about.take_back(report.line),
-    }
-    return report, report_page(report, commands, around)
+    return report, report_page(report, {**about.of_run(report), **about.take_back(report.line)}, around)
 
 
 def leave(request: RunRequest, warn: Callable[[str], object], account: Account | None = None) -> Report | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from types import MappingProxyType
@@ -14,11 +13,12 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
+from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.charts import Chart, account_charts, calibration_chart, drift_chart, trend_charts
 from nightjar.flows.pages.escaping import visible
-from nightjar.flows.pages.evaluated import late_lines, metric_lines, own_lines
+from nightjar.flows.pages.evaluated import evaluation_lines, late_lines, own_lines
 from nightjar.flows.pages.wording import (
-    details,
+    describe,
     duration,
     first_of,
     late_table,
@@ -27,12 +27,13 @@ from nightjar.flows.pages.wording import (
     minute,
     named_instead,
     said_of,
-    shards_done,
 )
 from nightjar.inference.errors import Rejected
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_status import RunLine
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.messages import counted
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.validation.gates import GateResult
 
 _TEXT = 1500
@@ -49,6 +50,9 @@ _FILES = 100
 ALONE: Mapping[str, str] = MappingProxyType({})
 """No other pages: of a page that is a file."""
 
+_SAYS = {"good": "says-pass", "bad": "says-block", "open": "says-ask"}
+"""Tone → the class of a word in it."""
+
 _BAD = {"failed", "rejected", "killed", "unreadable", "stopped", "silent", "rolled back"}
 
 
@@ -56,26 +60,30 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
     """The page of one night. commands: what a person can do, each under a word for it. around: other pages, by name,
     where it is one of several; a file stands alone.
     """
-    evaluation = report.metrics.evaluation if report.metrics else None
-    bins = evaluation.calibration if evaluation else ()
     slowest = report.times.slow.shard if report.times.slow else ""
+    behind = _behind(report)
+    about, words = Commands(report.request), report.request.words
+    metrics, late = report.metrics or Figures({}), report.late
+    told = late_lines(late, report.newest.number) if late else []
+    bins = metrics.evaluation.calibration if metrics.evaluation else ()
+    ours = late is not None and late.revision == report.newest.number
     return (
         templates()
         .get_template("report.html")
         .render(
             report=report,
             line=report.line,
-            verdict=f"{verdict(report.line)}, but a table does not show it"
-            if _behind(report)
-            else verdict(report.line),
-            tone="bad" if _behind(report) else tone(report.line.standing.state, report.line.marks),
+            verdict=verdict(report.line) + (", but a table does not show it" if behind else ""),
+            tone="bad" if behind else tone(report.line),
             instead=named_instead(report.instead) if report.instead else "",
             said=[
-                *(("table", late_table(each, report.newest)) for each in report.late_tables),
-                *report.remarks,
-                *warnings(report),
+                *(("table", late_table(each, report.now.number)) for each in report.late_tables),
+                *worded(report.again, (each for each in report.notes if each not in report.line.standing.cause)),
+                *_warnings(report),
             ],
             commands=commands,
+            logs=about.command("logs", *words, "--shard", slowest),
+            again=about.command("report", *words),
             drift=[
                 drift_chart(each.column, night.called, each.groups)
                 for night in report.compared
@@ -86,11 +94,11 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
             trends=trend_charts(_trends(report), _TRENDS),
             account=account_charts(report.account) if report.account else (),
             gates=sorted(report.gates, key=lambda gate: gate.passed)[:_GATES],
-            evaluation=_evaluation(report),
-            earlier=_earlier(report),
+            evaluation=[*(told if ours else evaluation_lines(metrics)), *own_lines(metrics)],
+            earlier=[] if ours else told,
             unlabelled=_unlabelled(report),
             slow_input=next((each.input for each in report.shards if each.shard == slowest), ""),
-            progress=", ".join([shards_done(report.progress), *details(report.progress, False)]),
+            progress=describe(report.newest.state.progress),
             attempts=[each for each in report.incidents if each.attempt is not None],
             rows=[each for each in report.incidents if each.attempt is None],
             identity=_identity(report),
@@ -122,42 +130,30 @@ def _behind(report: Report) -> bool:
     )
 
 
-def warnings(report: Report) -> list[tuple[str, str]]:
-    """What the gates say that did not pass and only warn, also those that labels were judged by that came late."""
-    said = [f"{gate.name}: {gate.sentence}" for gate in report.gates if not gate.passed and gate.on_fail == "warn"]
+def _warnings(report: Report) -> list[tuple[str, str]]:
+    """What the gates say that did not pass, also those that labels were judged by that came late."""
+    said = report.warnings
     if (late := report.late) is not None:
         of = "" if late.revision == report.line.revision else f"r{late.revision}, which readers see: "
         said += [f"{of}{gate.name}: {gate.sentence}" for gate in late.gates if not gate.passed]
     return [("warning", each) for each in said[:_GATES]]
 
 
-def tone(state: str, marks: str = "") -> str:
-    """The class of a state, which gives its colour: good, bad or open. marks: that it did not pass all gates."""
-    return "good" if state in {"published", "validated"} and not marks else "bad" if state in _BAD else "open"
+def tone(line: RunLine) -> str:
+    """The class of a night, which gives its colour: good, bad or open. Good is one that passed all gates."""
+    state = line.standing.state
+    return "good" if state in {"published", "validated"} and not line.marks else "bad" if state in _BAD else "open"
 
 
 def _trends(report: Report) -> dict[str, list[tuple[str, float]]]:
     """Each figure of tonight over the nights before that have it: name → dates with values."""
     if report.tonight is None or not report.trend:
         return {}
-    nights = [
-        (each.date, {"rows": each.rows, "quarantined": each.quarantined, **each.figures})
-        for each in (*report.trend, report.tonight)
-    ]
-    return {name: [(date, known[name]) for date, known in nights if name in known] for name in nights[-1][1]}
-
-
-def _evaluation(report: Report) -> list[tuple[str, str]]:
-    late, newest = report.late, report.line.revision
-    if late is not None and late.revision == newest:
-        return [*late_lines(late, newest), *(own_lines(report.metrics) if report.metrics else [])]
-    return metric_lines(report.metrics) if report.metrics else []
-
-
-def _earlier(report: Report) -> list[tuple[str, str]]:
-    """What labels say that came late, of the revision that readers see, where that is not this one."""
-    late, newest = report.late, report.line.revision
-    return late_lines(late, newest) if late is not None and late.revision != newest else []
+    nights = (*report.trend, report.tonight)
+    return {
+        name: [(each.date, each.figures[name]) for each in nights if name in each.figures]
+        for name in report.tonight.figures
+    }
 
 
 def _unlabelled(report: Report) -> str:
@@ -168,8 +164,8 @@ def _unlabelled(report: Report) -> str:
             f"No row has both a label and an output to compare: {found.excluded_null_labels:,} rows have no "
             f"{found.label!r}, and of the others {found.excluded_scores:,} have no usable {found.score!r}."
         )
-    if report.labels_later:
-        evaluate = shlex.join(["nightjar", "evaluate", report.job_path, *report.words])
+    if report.request.job.late_labels is not None:
+        evaluate = Commands(report.request).command("evaluate", *report.request.words)
         return f"Labels come later. When they are there: {evaluate}"
     return "There are no labels to compare with: the job names no label."
 
@@ -210,9 +206,7 @@ def history_page(
     address of a night's report; empty if there is none.
     """
     template, charts = templates().get_template("history.html"), _charts(nights)
-    return template.render(
-        job=job, output=output, nights=nights, tone=tone, charts=charts, around=around, reports=reports
-    )
+    return template.render(job=job, output=output, nights=nights, charts=charts, around=around, reports=reports)
 
 
 def _charts(nights: Sequence[RunLine]) -> list[Chart]:
@@ -274,6 +268,8 @@ def templates() -> Environment:
         "duration": duration,
         "offenders": _first_row,
         "headed": _headed,
-        "command": shlex.join,
+        "verdict": verdict,
+        "tone": tone,
+        "says": lambda line: _SAYS[tone(line)],
     }
     return made

@@ -8,27 +8,21 @@ from itertools import islice
 
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
-from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead, warnings
+from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
 from nightjar.flows.reports import FailedShard, RunListed, RunStatus
-from nightjar.inference.errors import Damaged, JobError, StorageError
+from nightjar.inference.errors import StorageError
+from nightjar.inference.history.night import look
 from nightjar.inference.history.run_status import (
     UNREADABLE,
     RunFigures,
     RunLine,
     Standing,
-    run_line,
-    run_not_begun,
-    shown_instead,
 )
-from nightjar.inference.history.run_tables import lost, mending, worded
-from nightjar.inference.output import publications as publish
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output import targets
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.run.waiting import waits
-from nightjar.inference.validation.evaluations import LateEvaluation, latest
-from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""
@@ -39,76 +33,37 @@ _PUBLISHED = 10
 
 def status(request: RunRequest) -> RunStatus:
     """Say how far a run is, how it stands and what to do about it, from its ledger and the publications."""
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    now = publish.newest(request.storage, request.output)
-    shown = now.runs.get(request.run_id)
-    line = run_line(request, newest, shown) if newest else run_not_begun(request, shown)
-    about = Commands.here(request)
+    found, about = look(request), Commands.here(request)
     known = RunStatus(
-        **as_line(run_listed(request, line)),
+        **as_line(run_listed(request, found.line)),
         job=request.job.name,
         job_file=near(request.job_path),
-        instead=shown_instead(now, request.run_id),
-        output_publication=now.number,
-        published=tuple(sorted(now.runs)[-_PUBLISHED:]),
-        tables=targets.shown(request.storage, request.output, request.job.output.tables),
+        instead=found.instead,
+        output_publication=found.now.number,
+        published=tuple(sorted(found.now.runs)[-_PUBLISHED:]),
+        tables=found.tables,
+        again=found.again,
+        failed_shards=len(found.failed),
+        failures=tuple(
+            FailedShard(shard, len(said), said[-1].cause, said[-1].message)
+            for shard, said in islice(found.failed.items(), _FAILURES)
+        ),
+        evaluation=found.late,
     )
-    commands = {**known.commands, **about.make_way(known.instead), **about.of_tables(known.late_tables)}
-    if newest is None:
+    commands = about.of_run(found)
+    if (newest := found.newest) is None:
         return replace(known, commands=commands)
-    progress, remarks = newest.state.progress, newest.state.about
-    manifest, unreadable = _manifest(request, newest)
-    evaluation, damaged = _evaluated(request, shown.revision if shown else newest.number)
-    failed = lost(newest)
-    if len(failed) > _FAILURES:
-        commands["more"] = about.command("show", *request.words, "--lines", str(len(failed)))
+    if known.failed_shards > _FAILURES:
+        commands["more"] = about.command("show", *request.words, "--lines", str(known.failed_shards))
+    progress = newest.state.progress
     return replace(
         known,
         commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
-        again=remarks.again,
-        warnings=_warnings(newest, manifest),
-        notes=(
-            *_waits(request, newest),
-            *remarks.notes(progress.counts.batches_cut, progress.ceilings),
-            *([newest.state.decision.words] if newest.state.decision else ()),
-            *mending(newest, failed),
-            *damaged,
-            *unreadable,
-        ),
-        failed_shards=len(failed),
-        failures=tuple(
-            FailedShard(shard, len(said), said[-1].cause, said[-1].message)
-            for shard, said in islice(failed.items(), _FAILURES)
-        ),
-        evaluation=evaluation,
+        warnings=tuple(found.warnings),
+        notes=(*_waits(request, newest), *found.notes, *found.unread),
     )
-
-
-def _manifest(request: RunRequest, newest: revs.Revision) -> tuple[Manifest | None, tuple[str, ...]]:
-    """The manifest of a revision that was published, or that asks a person; and why it cannot be read."""
-    written = newest.state.intent or newest.state.question
-    if written is None:
-        return None, ()
-    try:
-        return read_manifest(request.storage, request.output, written.published), ()
-    except (JobError, StorageError) as error:
-        return None, (f"damaged: {error}; or score this run anew with --fresh",)
-
-
-def _warnings(newest: revs.Revision, manifest: Manifest | None) -> tuple[str, ...]:
-    """What the gates said that did not pass and only warn. Of a run that asks, the question says what is asked."""
-    said = manifest.gates if manifest else ()
-    return tuple(warnings(gate for gate in said if newest.state.intent or gate.verdict == "warn"))
-
-
-def _evaluated(request: RunRequest, revision: int) -> tuple[LateEvaluation | None, tuple[str, ...]]:
-    """A revision's newest evaluation by labels that came later; and why it cannot be read."""
-    try:
-        return latest(request.storage, revs.revision_uri(request.run_uri, revision)), ()
-    except Damaged as error:
-        return None, (str(error),)
 
 
 def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
@@ -121,14 +76,21 @@ def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
 
 def status_text(found: RunStatus) -> str:
     """The text of `status` for people."""
-    if not found.revision:
-        return _never_text(found)
     seen = f"r{found.shown}" if found.shown else "nothing of it"
+    name = f"{found.job} {found.run_id}"
+    if found.revision:
+        head = f"{name} r{found.revision}: {found.standing}, {found.summary}"
+    elif found.shown:
+        head = f"{name}: readers see {seen} of it, and nothing of it is there"
+    elif found.state == "unknown":
+        head = f"{found.run_id}: no such run yet; published runs: {', '.join(found.published) or 'none'}"
+    else:
+        head = f"{name}: {found.standing}, nothing of it was begun"
     more = found.failed_shards - len(found.failures)
     facts = [
         ("writer", found.holder or ""),
         *_explained_facts(found),
-        ("readers", f"see {seen} (publication {found.output_publication})"),
+        ("readers", f"see {seen} (publication {found.output_publication})" if found.revision else ""),
         ("but", named_instead(found.instead) if found.instead else ""),
         *(("table", late_table(each, found.output_publication)) for each in found.late_tables),
         *(("warning", said) for said in found.warnings),
@@ -138,7 +100,6 @@ def status_text(found: RunStatus) -> str:
         ("", f"and {more:,} more" if more else ""),
         *found.commands.items(),
     ]
-    head = f"{found.job} {found.run_id} r{found.revision}: {found.standing}, {found.summary}"
     return "\n".join([head, *fact_lines(facts)])
 
 
@@ -170,17 +131,6 @@ def run_listed(request: RunRequest, run: RunLine) -> RunListed:
         tried_again=found.tried,
         commands=Commands.here(request).of_standing(found),
     )
-
-
-def _never_text(found: RunStatus) -> str:
-    if found.shown:
-        said = f"{found.job} {found.run_id}: readers see r{found.shown} of it, and nothing of it is there"
-    elif found.state == "unknown":
-        known = ", ".join(found.published) or "none"
-        said = f"{found.run_id}: no such run yet; published runs: {known}"
-    else:
-        said = f"{found.job} {found.run_id}: {found.standing}, nothing of it was begun"
-    return "\n".join([said, *fact_lines([*_explained_facts(found), *found.commands.items()])])
 
 
 def _explained_facts(found: RunListed) -> list[tuple[str, str]]:

@@ -12,7 +12,6 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
 from nightjar.inference.run.account import SCORE, Account
-from nightjar.inference.validation.gates import GateResult, told
 
 if TYPE_CHECKING:
     from nightjar.inference.history.run_status import Metric
@@ -252,8 +251,3 @@ def first_of(values: Sequence[str]) -> str:
 def rounded(count: int) -> str:
     """The first three digits of a number."""
     return f"{round(float(f'{count:.3g}')):,}"
-
-
-def warnings(results: Iterable[GateResult]) -> list[str]:
-    """What the gates say that did not pass and did not block."""
-    return [f"{result.name}: {told(result)}" for result in results if result.verdict in ("warn", "ask")]

@@ -10,7 +10,7 @@ from types import MappingProxyType
 from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.reportfiles import job_address
-from nightjar.flows.pages.reportpage import MAX_NIGHTS, by_date, history_page, templates, tone, verdict
+from nightjar.flows.pages.reportpage import MAX_NIGHTS, by_date, history_page, templates, tone
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
 from nightjar.inference.job.checks import BASELINE
@@ -34,21 +34,6 @@ class ShownNight:
     report: str = ""
     needs_person: bool = False
     commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
-
-    @property
-    def verdict(self) -> str:
-        """How it ended, in a few words."""
-        return verdict(self.line)
-
-    @property
-    def tone(self) -> str:
-        """As of a state; of a night that did not pass all gates, another one."""
-        return tone(self.line.standing.state, self.line.marks)
-
-    @property
-    def asks(self) -> bool:
-        """Whether a person must say yes before it is published."""
-        return self.line.standing.state == "asks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +73,8 @@ class Served:
     @property
     def order(self) -> tuple[int, str]:
         """Its place among the jobs."""
-        asks = any(each.asks for each in self.nights)
-        kind = "asks" if asks else "bad" if self.problem else self.last.tone if self.last else "open"
+        asks = any(each.line.standing.state == "asks" for each in self.nights)
+        kind = "asks" if asks else "bad" if self.problem else tone(self.last.line) if self.last else "open"
         return _ORDER.index(kind), self.name
 
 
@@ -127,7 +112,7 @@ def newest(served: Served) -> Served:
     for place, line in enumerate(lines[:_SHOWN]):
         run = reportfiles.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
         night = ShownNight(line=line, report=run and f"{served.page}{run}")
-        if night.asks or (place == 0 and night.tone == "bad"):
+        if line.standing.state == "asks" or (place == 0 and tone(line) == "bad"):
             night = replace(night, needs_person=True, commands=_commands(served, job, line))
         nights.append(night)
     return replace(served, nights=tuple(nights))

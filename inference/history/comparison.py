@@ -82,43 +82,37 @@ def diff(request: RunRequest, before: str, now: str, *, key: Sequence[str] = (),
         JobError: A run did not pass, or a file of it is not the one that was published; or its rows have no such key.
         StorageError: The storage refused or failed.
     """
-    storage, output = request.storage, request.output
-    found = compare(storage, request.job.name, output, before, now)
+    runs = [(run, *_passed(request.storage, request.output, run)) for run in (before, now)]
+    found = _without_rows(request, [(run, manifest) for run, _, manifest in runs])
     if not rows:
         return found
-    chosen = tuple(dict.fromkeys(key)) or key_of(request.job)
+    chosen = tuple(dict.fromkeys(key)) or _key_of(request.job)
     if not chosen:
         return replace(found, unjoined=_NO_KEY)
-    runs = [(run, *_passed(storage, output, run)) for run in (before, now)]
     try:
-        return replace(found, rows=moved(storage, output, runs, chosen, rows))
+        return replace(found, rows=_moved(request, runs, chosen, rows))
     except JobError as error:
         if key:
             raise
         return replace(found, unjoined=f"the rows were not joined: {error}")
 
 
-def compare(storage: Storage, job: str, output: str, before: str, now: str) -> RunsCompared:
-    """Compare two runs of a job that passed their gates, without reading their rows. job: its name.
-
-    Raises:
-        JobError: A run did not, or its manifest or profile is not the one that was published.
-    """
-    manifests = [_passed(storage, output, run)[1] for run in (before, now)]
-    runs = list(zip((before, now), manifests, strict=True))
+def _without_rows(request: RunRequest, runs: Sequence[tuple[str, Manifest]]) -> RunsCompared:
+    """The figures and columns of two runs: before, and now; each with its name."""
+    storage, output, (before, now) = request.storage, request.output, runs
     uris = [revision_in(output, run, each.revision) for run, each in runs]
     profiles = [
         (read_profile(storage, uri, each.profile), run, each)
         for uri, (run, each) in zip(uris, runs, strict=True)
         if each.profile
     ]
-    metrics = [by_latest(storage, uri, each.metrics) for uri, each in zip(uris, manifests, strict=True)]
+    metrics = [by_latest(storage, uri, each.metrics) for uri, (_, each) in zip(uris, runs, strict=True)]
     compared = compare_columns(profiles[0][0], profiles[1][0]) if len(profiles) == 2 else []
-    one, other = (_figures(each, found.evaluation) for each, found in zip(manifests, metrics, strict=True))
+    one, other = (_figures(each, found.evaluation) for (_, each), found in zip(runs, metrics, strict=True))
     return RunsCompared(
-        job=job,
-        before=before,
-        now=now,
+        job=request.job.name,
+        before=before[0],
+        now=now[0],
         figures=(
             *(FigureCompared(name, one.get(name), other.get(name)) for name in dict.fromkeys([*one, *other])),
             *_slices(*metrics),
@@ -126,7 +120,7 @@ def compare(storage: Storage, job: str, output: str, before: str, now: str) -> R
         columns=tuple(replace(each, groups=()) for each in compared),
         undescribed=tuple(run for run, each in runs if not each.profile),
         drawn={run: profile.rows for profile, run, each in profiles if profile.rows < each.totals.rows_out},
-        recounted=tuple(recounted(*(each.metrics for each in manifests))),
+        recounted=tuple(recounted(*(each.metrics for _, each in runs))),
     )
 
 
@@ -217,30 +211,26 @@ class _Run:
         return [name for name in self.schema.names if name not in self.aside]
 
 
-def key_of(job: Job) -> tuple[str, ...]:
+def _key_of(job: Job) -> tuple[str, ...]:
     """The columns that the job itself calls a row's key: of its late labels, or of its first check on keys."""
     if job.late_labels:
         return job.late_labels.key
     return next((check.unique for check in job.checks if isinstance(check, UniqueCheck)), ())
 
 
-def moved(
-    storage: Storage,
-    output: str,
-    runs: Sequence[tuple[str, Published, Manifest]],
-    key: Sequence[str],
-    most: int,
+def _moved(
+    request: RunRequest, runs: Sequence[tuple[str, Published, Manifest]], key: Sequence[str], most: int
 ) -> RowsCompared:
-    """Join the rows of two runs, and find those whose outputs moved most.
+    """Join the rows of two runs, before and now, and find those whose outputs moved most.
 
-    runs: before, and now; each with its name. key: the columns of the key. most: rows to name of each output.
+    key: the columns of the key. most: rows to name of each output.
 
     Raises:
         JobError: A run lacks a column of the key, or the columns are never equal; or a list of shards is not what was
             written.
         StorageError: The storage refused or failed, or the local disk took no more.
     """
-    before, now = (_run(storage, output, *each) for each in runs)
+    before, now = (_run(request.storage, request.output, *each) for each in runs)
     for each in (before, now):
         _check_key(each, key)
     called = (f"the run {before.called}", f"the run {now.called}")

@@ -1,8 +1,8 @@
-"""A night as one record, for its report: collected from storage alone, at any time, however the night ended."""
+"""A run as one record, for `status` and its report: from storage alone, at any time, however the night ended."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, TypeVar
@@ -17,14 +17,15 @@ from nightjar.inference.history.run_status import (
     figures_of,
     newest_figures,
     run_line,
-    sealed_manifest,
+    run_not_begun,
+    scorers,
     shown_instead,
+    warnings,
 )
-from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending, worded
+from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import DriftCheck
 from nightjar.inference.job.model import Job
-from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
@@ -33,6 +34,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.revisions import RevisionFile, revision_in
 from nightjar.inference.output.targets import TableShown
+from nightjar.inference.records import Failed, as_line
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
@@ -40,7 +42,14 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
-from nightjar.inference.validation.manifest import Manifest, Refused, manifest_of, read_profile, read_refused
+from nightjar.inference.validation.manifest import (
+    Manifest,
+    Refused,
+    manifest_of,
+    read_manifest,
+    read_profile,
+    read_refused,
+)
 
 MAX_NIGHTS = 30
 """The most earlier nights of a trend: a month. Each costs a request to the storage."""
@@ -51,10 +60,12 @@ class NightFigures:
     """One night. figures: by name; what a night does not have is not in it."""
 
     date: str
-    run_id: str
-    rows: int
-    quarantined: int
-    figures: Mapping[str, float] = field(default_factory=dict)
+    figures: Mapping[str, float]
+
+
+def night_figures(date: str, rows: int, quarantined: int, metrics: Figures) -> NightFigures:
+    """The figures that a trend has of a night."""
+    return NightFigures(date, {"rows": rows, "quarantined": quarantined, **figures_of(metrics)})
 
 
 def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
@@ -63,11 +74,10 @@ def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
     Raises:
         JobError: A manifest is not the one that was published.
     """
-    found = islice(earlier_nights(storage, output, date), MAX_NIGHTS)
     nights = []
-    for run, day, each in found:
-        figures = figures_of(newest_figures(storage, revision_in(output, run, each.revision), each))
-        nights.append(NightFigures(day, run, each.totals.rows_in, each.totals.rows_quarantined, figures))
+    for run, day, each in islice(earlier_nights(storage, output, date), MAX_NIGHTS):
+        metrics = newest_figures(storage, revision_in(output, run, each.revision), each)
+        nights.append(night_figures(day, each.totals.rows_in, each.totals.rows_quarantined, metrics))
     return tuple(reversed(nights))
 
 
@@ -122,6 +132,94 @@ def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
     return NightsCompared(called, "", tuple(bounded), len(found), sum(each.beyond for each in found))
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunNow:
+    """A run as it stands now: what `status` says, and what its report begins with.
+
+    newest: its newest revision; None if nothing of it was begun. now: what readers see. line: how it stands, and its
+    figures. tables: those of the job. manifest: of a revision whose publication was begun, or that asks. gates: that
+    were judged. late: the newest evaluation by labels that came later, of the revision that readers see, or else of
+    this one. failed: as `run_tables.lost`. again: why shards with a result were scored again. notes: what else a person
+    should know, or can do. unread: what could not be read, a sentence each.
+    """
+
+    request: RunRequest
+    newest: revs.Revision | None
+    now: publish.Snapshot
+    line: RunLine
+    tables: tuple[TableShown, ...]
+    manifest: Manifest | None = None
+    gates: tuple[GateResult, ...] = ()
+    late: LateEvaluation | None = None
+    failed: Mapping[str, Sequence[Failed]] = field(default_factory=dict)
+    again: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    unread: tuple[str, ...] = ()
+
+    @property
+    def instead(self) -> str:
+        """As `shown_instead`."""
+        return shown_instead(self.now, self.request.run_id)
+
+    @property
+    def late_tables(self) -> tuple[TableShown, ...]:
+        """The tables of the job that do not show what readers of the files see."""
+        return targets.late_tables(self.tables, self.now.number, bool(self.now.runs))
+
+    @property
+    def warnings(self) -> list[str]:
+        """What the gates say that did not pass and only warn, or that a person has approved: of a run that asks, the
+        question says what is asked.
+        """
+        approved = self.newest is not None and self.newest.state.intent is not None
+        return warnings(gate for gate in self.gates if approved or gate.verdict == "warn")
+
+
+def look(request: RunRequest) -> RunNow:
+    """Look at a run.
+
+    Raises:
+        StorageError: Its ledger, its plan or the publications cannot be read.
+    """
+    storage, newest = request.storage, revs.newest_revision(request.storage, request.run_uri)
+    now = publish.newest(storage, request.output)
+    shown = now.runs.get(request.run_id)
+    found = RunNow(
+        request=request,
+        newest=newest,
+        now=now,
+        line=run_line(request, newest, shown) if newest else run_not_begun(request, shown),
+        tables=targets.shown(storage, request.output, request.job.output.tables),
+    )
+    if newest is None:
+        return found
+    state, unread, failed = newest.state, list[str](), lost(newest)
+    manifest = late = None
+    if (written := state.intent or state.question) is not None:
+        try:
+            manifest = read_manifest(storage, request.output, written.published)
+        except (JobError, StorageError) as error:
+            unread.append(f"damaged: {error}; or score this run anew with --fresh")
+    try:
+        late = latest(storage, revs.revision_uri(request.run_uri, shown.revision if shown else newest.number))
+    except StorageError as error:
+        unread.append(str(error))
+    return replace(
+        found,
+        manifest=manifest,
+        gates=manifest.gates if manifest else (),
+        late=late,
+        failed=failed,
+        again=state.about.again,
+        notes=(
+            *state.about.notes(state.progress.counts.batches_cut, state.progress.ceilings),
+            *([state.decision.words] if state.decision else ()),
+            *mending(newest, failed),
+        ),
+        unread=tuple(unread),
+    )
+
+
 REPORT = "report.html"
 """The name of the report of a revision, beside its manifest."""
 
@@ -134,60 +232,35 @@ INCIDENTS_SHOWN = 100
 T = TypeVar("T")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
-    """One revision of a run, as it stands now.
+@dataclass(frozen=True, kw_only=True)
+class Report(RunNow):
+    """The newest revision of a run, as it stands now.
 
-    words: the arguments for commands about it. line: how it stands, and its figures. uri: of the revision. newest: the
-    number of the newest publication of the output. instead: as `standing.shown_instead`. late_tables: those of the job
-    that do not show that one. remarks: (word, what a person should know of how it was scored, or can do about its
-    files). gates: all that were judged; of a run that was refused before anything was scored, only those that did not
-    pass. decision: what a person answered who was asked. metrics: of the audit, with the evaluation of labels that came
-    late, if any. labels_later: whether the job expects such. late: the newest such evaluation, of the revision that
-    readers see, or else of this one. trend: the nights before; tonight: the same figures of this one, if they are
-    known. compared: the columns beside those of other nights. account: where the time of the last command that scored
-    went, if it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the first
-    of them. identity: what scored the shards; None if the ledger does not say. libraries: their versions, where it was
-    validated. incomplete: what could not be read, a sentence each.
+    manifest: also of one that is not to be published; manifest_uri: its URI. gates: also of a revision that they
+    refused; if that was before anything was scored, only those that did not pass. metrics: of the audit, with the
+    evaluation of labels that came late, if any. trend: the nights before; tonight: the same figures of this one, if
+    they are known. compared: the columns beside those of other nights. account: where the time of the last command that
+    scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the
+    first of them. identity: what scored the shards; None if the ledger does not say.
     """
 
-    job: str
-    job_path: str
-    words: tuple[str, ...]
-    line: RunLine
-    uri: str
-    input: str
-    newest: int = 0
-    instead: str = ""
-    late_tables: tuple[TableShown, ...] = ()
-    validated_at: str = ""
-    remarks: tuple[tuple[str, str], ...] = ()
-    gates: tuple[GateResult, ...] = ()
-    decision: str = ""
-    metrics: Figures | None = None
-    labels_later: bool = False
-    late: LateEvaluation | None = None
-    trend: tuple[NightFigures, ...] = ()
-    tonight: NightFigures | None = None
-    compared: tuple[NightsCompared, ...] = ()
-    progress: Progress
-    account: Account | None = None
-    cost: WorkersCost | None = None
+    newest: revs.Revision
+    manifest_uri: str
+    metrics: Figures | None
+    trend: tuple[NightFigures, ...]
+    tonight: NightFigures | None
+    compared: tuple[NightsCompared, ...]
+    account: Account | None
+    cost: WorkersCost | None
     times: ShardTimes
-    shards: tuple[ShardLine, ...] = ()
-    incidents: tuple[Incident, ...] = ()
-    snapshots: tuple[str, ...] = ()
-    fingerprint: str = ""
-    identity: Identity | None = None
-    libraries: Mapping[str, str] = field(default_factory=dict)
-    manifest: str = ""
-    cover: str = ""
-    incomplete: tuple[str, ...] = ()
+    shards: tuple[ShardLine, ...]
+    incidents: tuple[Incident, ...]
+    identity: Identity | None
 
     @property
     def page(self) -> str:
         """The URI of its page."""
-        return join(self.uri, REPORT)
+        return join(self.newest.uri, REPORT)
 
 
 def collect(request: RunRequest, account: Account | None = None) -> Report:
@@ -195,118 +268,76 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
 
     Raises:
         JobError: The run has no revision.
-        StorageError: Its ledger or plan cannot be read. What else cannot be read is named in the report.
+        StorageError: As `look`. What else cannot be read is named in the report.
     """
-    newest = revs.newest_revision(request.storage, request.run_uri)
+    found = look(request)
+    newest, storage, late = found.newest, request.storage, found.late
     if newest is None:
         raise JobError(f"nothing of the run {request.run_id!r} was begun, so there is nothing to report")
-    return _Collector(request, newest).report(account)
+    unread, state, progress = list(found.unread), newest.state, newest.state.progress
 
-
-class _Collector:
-    """Reads what a report needs, and notes what it cannot read."""
-
-    def __init__(self, request: RunRequest, newest: revs.Revision) -> None:
-        self.request, self.newest, self.storage = request, newest, request.storage
-        self.incomplete: list[str] = []
-
-    def report(self, account: Account | None) -> Report:
-        request, newest, state = self.request, self.newest, self.newest.state
-        now = publish.newest(self.storage, request.output)
-        shown = now.runs.get(request.run_id)
-        line = run_line(request, newest, shown)
-        tables = RunReport(request, newest)
-        name, manifest = self._try(lambda: _manifest(request, newest)) or ("", None)
-        refused = None if manifest else self._try(lambda: read_refused(self.storage, newest.uri, _judged(newest)))
-        judged: Manifest | Refused | None = manifest or refused
-        metrics = judged.metrics if judged else None
-        seen = revs.revision_uri(request.run_uri, shown.revision if shown else newest.number)
-        late = self._try(lambda: latest(self.storage, seen))
-        if metrics and late and late.revision == newest.number:
-            metrics = late.instead_of(metrics)
-        date = state.planned.date if state.planned else request.date
-        whole = state.progress.done_shards == state.progress.shards
-        rows, lost = state.progress.rows, state.progress.counts.rows_quarantined
-        account = account or self._try(lambda: kept(self.storage, newest))
-        return Report(
-            job=request.job.name,
-            job_path=request.job_path,
-            words=request.words,
-            line=line,
-            uri=newest.uri,
-            input=manifest.input if manifest else request.job.input.shown,
-            newest=now.number,
-            instead=shown_instead(now, request.run_id),
-            late_tables=targets.late_tables(
-                targets.shown(self.storage, request.output, request.job.output.tables), now.number, bool(now.runs)
-            ),
-            validated_at=manifest.validated_at if manifest else "",
-            remarks=self._remarks(),
-            gates=judged.gates if judged else _kept_gates(line),
-            decision=state.decision.words if state.decision else "",
-            metrics=metrics,
-            labels_later=request.job.late_labels is not None,
-            late=late,
-            trend=self._try(lambda: trend(self.storage, request.output, date)) or (),
-            tonight=NightFigures(date, request.run_id, rows, lost, figures_of(metrics)) if metrics and whole else None,
-            compared=self._try(lambda: self._compared(date, judged.profile if judged else None)) or (),
-            progress=state.progress,
-            account=account,
-            cost=workers_cost(request.job, account, state.progress.scored_rows),
-            times=shard_times(tables.outcomes),
-            shards=tuple(tables.shards(SHARDS_SHOWN)),
-            incidents=tuple(tables.incidents(INCIDENTS_SHOWN)),
-            snapshots=state.about.snapshots,
-            fingerprint=state.planned.fingerprint if state.planned else "",
-            identity=self._try(lambda: identity_of_plan(self.storage, self.newest.uri, self.newest.state)),
-            libraries=manifest.libraries if manifest else {},
-            manifest=name,
-            cover=manifest.audit.cover if manifest else "",
-            incomplete=tuple(dict.fromkeys(self.incomplete)),
-        )
-
-    def _remarks(self) -> tuple[tuple[str, str], ...]:
-        about, progress = self.newest.state.about, self.newest.state.progress
-        mend = self._try(lambda: mending(self.newest, lost(self.newest))) or []
-        said = worded(about.again, about.notes(progress.counts.batches_cut, progress.ceilings))
-        return (*said, *(("mend", each) for each in mend))
-
-    def _try(self, read: Callable[[], T]) -> T | None:
-        """What can be read; else the report says what could not."""
+    def known(read: Callable[[], T]) -> T | None:
         try:
             return read()
         except (JobError, StorageError) as error:
-            self.incomplete.append(str(error))
+            unread.append(str(error))
             return None
 
-    def _compared(self, date: str, kept: RevisionFile | None) -> tuple[NightsCompared, ...]:
-        if kept is None:
-            return ()
-        profile = read_profile(self.storage, self.newest.uri, kept)
-        return drifted(self.storage, self.request.job, date, profile, self.newest.state.progress.counts.rows_out)
+    written = state.intent or state.question
+    file = written.published.manifest if written else f"manifest-{_judged(newest):06d}.json"
+    file = join(request.output if written else newest.uri, file)
+    manifest = found.manifest if written else known(lambda: _unpublished(storage, file))
+    refused = None if manifest else known(lambda: read_refused(storage, newest.uri, _judged(newest)))
+    judged: Manifest | Refused | None = manifest or refused
+    metrics = judged.metrics if judged else None
+    if metrics and late and late.revision == newest.number:
+        metrics = late.instead_of(metrics)
+    date = state.planned.date if state.planned else request.date
+    account = account or known(lambda: kept(storage, newest))
+    tonight = None
+    if metrics and progress.done_shards == progress.shards:
+        tonight = night_figures(date, progress.rows, progress.counts.rows_quarantined, metrics)
+    earlier = known(lambda: trend(storage, request.output, date)) or ()
+    compared = known(lambda: _compared(request, newest, date, judged.profile if judged else None)) or ()
+    identity = known(lambda: identity_of_plan(storage, newest.uri, state))
+    read = RunReport(request, newest)
+    gates = judged.gates if judged else _kept_gates(found.line)
+    return Report(
+        **{**as_line(found), "manifest": manifest, "gates": gates, "unread": tuple(dict.fromkeys(unread))},
+        manifest_uri=file if manifest else "",
+        metrics=metrics,
+        trend=earlier,
+        tonight=tonight,
+        compared=compared,
+        account=account,
+        cost=workers_cost(request.job, account, progress.scored_rows),
+        times=shard_times(read.outcomes),
+        shards=tuple(read.shards(SHARDS_SHOWN)),
+        incidents=tuple(read.incidents(INCIDENTS_SHOWN)),
+        identity=identity,
+    )
 
 
-def _manifest(request: RunRequest, newest: revs.Revision) -> tuple[str, Manifest] | None:
-    """The manifest of a revision that passed its gates, and its URI; also of one that is not published."""
-    state = newest.state
-    if state.intent is not None:
-        name = join(request.output, state.intent.published.manifest)
-        found = sealed_manifest(request, state)
-        if found is None:
-            raise StorageError(f"{name}: not the manifest that was published; restore it")
-        return name, found
-    asked = state.question
-    name = asked.published.manifest.rpartition("/")[2] if asked else f"manifest-{_judged(newest):06d}.json"
-    file = join(newest.uri, name)
+def _compared(
+    request: RunRequest, newest: revs.Revision, date: str, file: RevisionFile | None
+) -> tuple[NightsCompared, ...]:
+    if file is None:
+        return ()
+    profile = read_profile(request.storage, newest.uri, file)
+    return drifted(request.storage, request.job, date, profile, newest.state.progress.counts.rows_out)
+
+
+def _unpublished(storage: Storage, file: str) -> Manifest | None:
+    """The manifest of a revision that passed its gates and is not to be published; None if it did not pass."""
     try:
-        return file, manifest_of(request.storage.read(file), file)
+        return manifest_of(storage.read(file), file)
     except Missing:
         return None
 
 
 def _judged(newest: revs.Revision) -> int:
     """The epoch of the last command that scored or validated, whose gates count. 0 if there is none."""
-    return max((epoch for epoch, writer in newest.state.openers if writer.task in ("score", "validate")), default=0)
+    return max((epoch for epoch, _ in scorers(newest.state)), default=0)
 
 
 def _kept_gates(line: RunLine) -> tuple[GateResult, ...]:

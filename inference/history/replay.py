@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any
 
 import pyarrow as pa
 
@@ -32,7 +31,7 @@ from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorers
 from nightjar.inference.scoring.child import Child, WorkLost
 from nightjar.inference.scoring.microbatches import ScoredRows, drained
-from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
+from nightjar.inference.scoring.models import loaded_models, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
 
@@ -103,15 +102,11 @@ def _lost(request: RunRequest, row: int, step: _Step, lost: WorkLost) -> Replaye
     if lost.died and step.name == _SCORING:
         return Replayed(False, f"row {row} {lost.how}", step.inputs)
     if lost.died and step.name == _LOADING:
+        uses = " and ".join(model.uses for model in request.job.models)
         raise JobError(
-            f"{request.job.loaded_by}: loading {_uses(request)} {lost.how}; load it once in a plain Python process to "
-            "see why"
+            f"{request.job.loaded_by}: loading {uses} {lost.how}; load it once in a plain Python process to see why"
         )
     raise RunFailed(f"{step.name} {lost.how}; row {row} was not scored")
-
-
-def _uses(request: RunRequest) -> str:
-    return " and ".join(model.uses for model in request.job.models)
 
 
 def _replay_here(
@@ -243,7 +238,7 @@ def _score_row(
     spec: WorkerSpec, table: pa.Table, row: int, pdb: bool, inputs: Values, only: str | None
 ) -> Generator[_Step, None, ScoredRows]:
     yield _Step(_LOADING, inputs)
-    models = _models(spec, only)
+    models = loaded_models(spec, open_scorers(spec, only).loaded, only=only)
     yield _Step(_SCORING, inputs)
     if pdb:
         import pdb as debugger
@@ -255,18 +250,10 @@ def _score_row(
             debugger.post_mortem()
     steps = score_models(table, models, at=lambda at: row + at)
     with Watchdog(spec.job.retry.stall_s):
-        return _finish(steps)
-
-
-def _models(spec: WorkerSpec, only: str | None = None) -> Sequence[LoadedModel]:
-    return loaded_models(spec, open_scorers(spec, only).loaded, only=only)
-
-
-def _finish(steps: Generator[Any, None, ScoredRows]) -> ScoredRows:
-    try:
-        return drained(steps)
-    except ProcessSpoilt as spoilt:
-        raise RunFailed(str(spoilt)) from spoilt
+        try:
+            return drained(steps)
+        except ProcessSpoilt as spoilt:
+            raise RunFailed(str(spoilt)) from spoilt
 
 
 def _piece(shard: Shard, row: int, file: str | None) -> Piece:

@@ -27,7 +27,7 @@ from nightjar.inference.run.request import RunRequest, begun, date_named, is_run
 from nightjar.inference.run.waiting import waits
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import by_latest
-from nightjar.inference.validation.gates import GateResult
+from nightjar.inference.validation.gates import GateResult, told
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
@@ -161,6 +161,11 @@ def marked(approved: int, warned: int) -> str:
     return "".join(f", {counted(count, 'gate')} {what}" for what, count in shown.items() if count)
 
 
+def warnings(results: Iterable[GateResult]) -> list[str]:
+    """What the gates say that did not pass and did not block."""
+    return [f"{result.name}: {told(result)}" for result in results if result.verdict in ("warn", "ask")]
+
+
 @dataclass(frozen=True, kw_only=True)
 class RunLine(RunFigures):
     """One run of a job, and how it stands."""
@@ -240,11 +245,11 @@ def run_line(request: RunRequest, newest: revs.Revision, shown: Published | None
     )
 
 
-def _scored(state: State) -> list[Holder]:
-    """Its writers that scored or judged, the first one first. A person's answer is written by a command that does
-    neither.
+def scorers(state: State) -> list[tuple[int, Holder]]:
+    """Its writers that scored or judged, with their epochs, the first one first. A person's answer is written by a
+    command that does neither.
     """
-    return [writer for _, writer in state.openers if writer.task in ("score", "validate")]
+    return [opener for opener in state.openers if opener[1].task in ("score", "validate")]
 
 
 def _metric(
@@ -296,10 +301,9 @@ def stands(request: RunRequest, newest: revs.Revision, shown: Published | None) 
     state = standing(newest, shown.revision if shown else 0, request.lease_s)
     note = waiting.note_of(request)
     ended = _ended(newest.state) if newest.state.holder is None else None
-    opener = newest.state.openers[-1][1] if newest.state.openers else None
-    last = ended.at if ended else opener.at if opener else ""
-    scored = _scored(newest.state)
-    engine = scored[-1].engine if scored else opener.engine if opener else ""
+    openers = newest.state.openers
+    last = ended.at if ended else openers[-1][1].at if openers else ""
+    engine = (scorers(newest.state) or openers)[-1][1].engine if openers else ""
     if note is not None and note.at < last:
         note = None  # it was tried again since, and began
     if state in _GOING:

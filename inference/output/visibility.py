@@ -5,7 +5,7 @@ Each change is a new snapshot, made by `publish.add`. Nothing is deleted, and ea
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
@@ -33,12 +33,33 @@ class Change:
     after: int
 
 
-@dataclass(frozen=True, slots=True)
-class Listed:
-    """One snapshot, and what it changed for readers."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublicationListed:
+    """One publication: when and by what it was made, and what it changed for readers.
 
-    snapshot: Snapshot
+    latest: the run of the highest date. runs: the revision that readers see of each run.
+    """
+
+    publication: int
+    at: str
+    made_by: Origin
+    note: str
+    latest: str | None
+    runs: Mapping[str, int]
     changes: tuple[Change, ...]
+
+
+def listed(before: Snapshot, after: Snapshot) -> PublicationListed:
+    """The record of a publication. before: the one that readers saw until then."""
+    return PublicationListed(
+        publication=after.number,
+        at=after.at,
+        made_by=after.origin,
+        note=after.note,
+        latest=after.latest(),
+        runs={run: entry.revision for run, entry in sorted(after.runs.items())},
+        changes=changes(before, after),
+    )
 
 
 def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
@@ -51,14 +72,14 @@ def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
     )
 
 
-def publications(storage: Storage, output: str, limit: int) -> list[Listed]:
+def publications(storage: Storage, output: str, limit: int) -> list[PublicationListed]:
     """The snapshots of an output, the newest first; at most `limit`."""
     numbers = publish.numbers(storage, output)[-limit - 1 :]
     with ThreadPoolExecutor(_READERS) as pool:
         found = list(pool.map(lambda number: publish.snapshot(storage, output, number), numbers))
     # The oldest listed snapshot is compared with the one below it, the very first one with an empty one.
     found = found if len(found) > limit else [Snapshot(0), *found]
-    return [Listed(each, changes(before, each)) for before, each in pairwise(found)][::-1]
+    return [listed(before, each) for before, each in pairwise(found)][::-1]
 
 
 def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snapshot]:

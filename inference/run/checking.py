@@ -36,6 +36,7 @@ from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.records import NO_USAGE, Piece
 from nightjar.inference.run.refusals import check_labels
 from nightjar.inference.run.request import RunRequest, worker_spec
+from nightjar.inference.run.results import Sample
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.run.scoring import refuse_external_reads, told
 from nightjar.inference.run.waiting import awaited
@@ -158,33 +159,19 @@ SHOWN_ROWS = 5
 _SHOWN_CHARS = 60
 
 
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """Rows with their predictions. names: carried columns, then outputs; rows: their values, as text."""
-
-    uri: str
-    names: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Sampled:
-    """The result of scoring `rows` rows from `places` places of the input, a few of each.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sampled(Sample):
+    """The result of scoring the first rows of several places of the input.
 
     broken: a sentence for each place whose outputs are not what the job declares. cut: batches that failed although
-    each row can be scored. failed: the number of rows that cannot be scored. first_failure: of one of them. unread: why
-    places could not be read. nonfinite: output → number of such values.
+    each row can be scored. first_failure: of a row that cannot be scored. unread: why places could not be read.
     """
 
-    rows: int = 0
-    places: int = 0
+    file: str | None = None
     broken: tuple[str, ...] = ()
     cut: tuple[str, ...] = ()
-    failed: int = 0
     first_failure: str = ""
     unread: tuple[str, ...] = ()
-    nonfinite: tuple[tuple[str, int], ...] = ()
-    shown: Shown | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,12 +286,9 @@ class _Look:
             found,
             failed=found.failed + len({failure.row for failure in scored.failures}),
             first_failure=found.first_failure or (f"{piece.uri}{by}: {first.said}" if first else ""),
-            nonfinite=tuple((name, state.nonfinite) for name, state in states.items() if state.nonfinite),
-            shown=found.shown or (_shown(piece.uri, written) if written.num_rows else None),
+            nonfinite={name: state.nonfinite for name, state in states.items() if state.nonfinite},
         )
-
-
-def _shown(uri: str, written: pa.Table) -> Shown:
-    count = min(SHOWN_ROWS, written.num_rows)
-    rows = tuple(tuple(shown(column[row], _SHOWN_CHARS) for column in written.columns) for row in range(count))
-    return Shown(uri, tuple(written.column_names), rows)
+        if found.file is None and (count := min(SHOWN_ROWS, written.num_rows)):
+            values = (tuple(shown(column[row], _SHOWN_CHARS) for column in written.columns) for row in range(count))
+            names = tuple(written.column_names)
+            self._found = replace(self._found, file=piece.uri, names=names, values=tuple(values))

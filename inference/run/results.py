@@ -26,6 +26,23 @@ class RunPlan:
     again: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sample:
+    """What the model made of a few rows. places: of the input, so many. failed: rows that could not be scored.
+
+    nonfinite: NaN and infinite values by output. file: that of the rows shown. names, values: of these rows, as text:
+    carried columns, then outputs.
+    """
+
+    rows: int = 0
+    places: int = 0
+    failed: int = 0
+    nonfinite: Mapping[str, int] = field(default_factory=dict)
+    file: str | None
+    names: tuple[str, ...] = ()
+    values: tuple[tuple[str, ...], ...] = ()
+
+
 @dataclass(frozen=True)
 class Scored:
     """The result of the score step.

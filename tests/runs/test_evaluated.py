@@ -14,7 +14,7 @@ import pytest
 import steps
 from nightjar.flows.pages.evaluated import evaluation_lines
 from nightjar.inference.errors import AuditFailed, GateFailed
-from nightjar.inference.history.comparison import compare
+from nightjar.inference.history.comparison import diff
 from nightjar.inference.metrics.slices import Slices
 from support import Lake
 from writers import BEFORE_MANIFEST, BEFORE_RECEIPTS, Point, die_at, metrics_of
@@ -140,7 +140,7 @@ def test_slices_that_are_asked_for_later_are_made_of_every_shard_and_two_runs_ar
     assert ran.scored.again == ("slices changed in the job: 8 of 8 shards are scored again",)
     lake.run(run_id="again")
     request = lake.request()
-    figures = compare(request.storage, "lake", request.output, request.run_id, "again").figures
+    figures = diff(request, request.run_id, "again", rows=0).figures
     sliced = [each for each in figures if "=" in each.name]
     assert [each.name for each in sliced] == ["auroc carrier=AA", "auroc carrier=DL", "auroc carrier=HA"]
     assert all(each.before == each.now is not None for each in sliced)

@@ -23,7 +23,7 @@ from nightjar.flows.cli.main import app
 from nightjar.flows.pages.standing import status, status_text
 from nightjar.flows.pages.wording import metric_text
 from nightjar.inference.errors import Damaged, GateFailed, JobError
-from nightjar.inference.history.comparison import compare
+from nightjar.inference.history.comparison import diff
 from nightjar.inference.history.night import collect
 from nightjar.inference.history.run_status import Metric, list_runs
 from nightjar.inference.jsonform import to_json
@@ -153,7 +153,7 @@ def test_groups_are_ranked_and_divided_by_labels_that_come_late(tmp_path: Path) 
     text = status_text(status(request))
     assert "  ndcg       0." in text
     assert "  by hour    24 slices; least ndcg " in text
-    found = compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures
+    found = diff(request, NIGHT, NIGHT, rows=0).figures
     assert {"ndcg", "mrr", "map", "precision", "ndcg hour=0"} & {each.name for each in found} >= {"ndcg", "precision"}
     assert any(each.name.startswith("ndcg hour=") and each.now is not None for each in found)
     (line,) = list_runs(request)
@@ -197,7 +197,7 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     text = status_text(found)
     assert f"  labels     {second.joined.labelled:,} of 4,000 rows (88.8%) have one (evaluation 2 of " in text
     assert "auroc" in text
-    figures = {each.name: each.now for each in compare(request.storage, "lake", request.output, NIGHT, NIGHT).figures}
+    figures = {each.name: each.now for each in diff(request, NIGHT, NIGHT, rows=0).figures}
     assert figures["auroc"] == second.evaluation.metrics["auroc"].value
     (line,) = list_runs(request)
     assert line.metric is not None
@@ -493,7 +493,7 @@ def test_a_damaged_evaluation_is_named(tmp_path: Path) -> None:
     assert re.search(said, status_text(status(request)))
     assert list_runs(request)[0].standing.state == "published"
     with pytest.raises(Damaged, match=said):
-        compare(request.storage, "lake", request.output, NIGHT, NIGHT)
+        diff(request, NIGHT, NIGHT, rows=0)
     assert evaluate(lake.job_path).number == 2
     assert status(request).evaluation is not None
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
-from nightjar.inference.history.comparison import compare
+from nightjar.inference.history.comparison import diff
 from nightjar.inference.metrics.figures import AccumulatorFigures
 from nightjar.inference.run import publishing
 from nightjar.inference.scoring.accumulating import accumulated
@@ -72,7 +72,7 @@ def test_a_killed_run_gives_the_same_figures_and_an_edit_scores_nothing_again(
     assert of(again).code != of(ran).code
     assert [gate.name for gate in again.verdict.gates if gate.verdict == "warn"] == ["tail.high.min"]
     assert lake.run(run_id="killed").scored.revision == 2
-    compared = compare(lake.request().storage, "lake", str(lake.out), "killed", "killed")
+    compared = diff(lake.request(), "killed", "killed", rows=0)
     assert {each.name: each.now for each in compared.figures}["tail.high"] == 1999 / 8000
     assert compared.recounted == ()
 

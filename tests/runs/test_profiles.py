@@ -16,7 +16,7 @@ import pytest
 import steps
 from nightjar.flows.cli.main import app
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError
-from nightjar.inference.history.comparison import compare
+from nightjar.inference.history.comparison import diff
 from nightjar.inference.metrics import profile
 from nightjar.inference.metrics.profile import Profile
 from support import NIGHT, Lake, conforms
@@ -295,7 +295,7 @@ def test_two_runs_are_compared_and_the_columns_that_are_furthest_apart_come_firs
     shifted(lake, 3000)
     lake.run(publish=False)
     request = lake.request()
-    found = compare(request.storage, "lake", request.output, "2026-11-18", NIGHT)
+    found = diff(request, "2026-11-18", NIGHT, rows=0)
     assert [(each.name, each.before, each.now) for each in found.figures] == [
         ("rows", 8000, 8000),
         ("quarantined", 0, 0),
@@ -322,7 +322,7 @@ def test_a_run_whose_columns_are_described_by_some_of_its_rows_says_so(
     lake.write_job(profile={"columns": "all", "share": 0.25})
     lake.run()
     request = lake.request()
-    found = compare(request.storage, "lake", request.output, "2026-11-18", NIGHT)
+    found = diff(request, "2026-11-18", NIGHT, rows=0)
     assert found.drawn.keys() == {NIGHT}
     assert 1800 < found.drawn[NIGHT] < 2200, "a quarter of 8,000, give or take five standard deviations"
     app(["diff", str(lake.job_path), "2026-11-18", NIGHT], standalone_mode=False)

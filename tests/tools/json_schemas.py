@@ -26,6 +26,7 @@ from nightjar.inference.history.comparison import RunsCompared
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.output.latest_view import PublishedFiles
 from nightjar.inference.output.targets import TableShown
+from nightjar.inference.output.visibility import PublicationListed
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 REPORTS: dict[str, Any] = {
@@ -45,10 +46,10 @@ REPORTS: dict[str, Any] = {
     "logs": reports.LogLine,
     "approve": reports.DecisionMade,
     "reject": reports.DecisionMade,
-    "publications": list[reports.PublicationListed],
+    "publications": list[PublicationListed],
     "rollback": reports.RolledBack,
-    "unpublish": reports.PublicationListed,
-    "republish": reports.PublicationListed,
+    "unpublish": PublicationListed,
+    "republish": PublicationListed,
     "tables": list[TableShown],
     "backfill": list[Night],
     "deploy": list[Deployed],

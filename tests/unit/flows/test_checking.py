@@ -20,7 +20,7 @@ from nightjar.flows.pages import estimate
 from nightjar.flows.reports import CheckReport
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, JobError, NightjarError, StorageError, Transient
-from nightjar.inference.run.checking import Checked, Sampled, Shown
+from nightjar.inference.run.checking import Checked, Sampled
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -35,8 +35,8 @@ def said(lake: Lake, sampled: Sampled, *notes: str) -> CheckReport:
 
 
 def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> None:
-    shown = Shown("in/a.parquet", ("id", "score"), (("0", "0.5"),))
-    sampled = Sampled(rows=256, places=8, failed=1, nonfinite=(("score", 2),), shown=shown)
+    rows = {"file": "in/a.parquet", "names": ("id", "score"), "values": (("0", "0.5"),)}
+    sampled = Sampled(rows=256, places=8, failed=1, nonfinite={"score": 2}, **rows)
     found = said(lake, sampled, "slow")
     assert json.loads(json.dumps(asdict(found))) == {
         "job": "lake",
@@ -72,7 +72,7 @@ def test_machines_get_all_of_it_under_names_like_the_job_file_s(lake: Lake) -> N
 
 
 def test_people_read_it_and_no_value_can_pretend_to_be_a_line_of_it(lake: Lake) -> None:
-    found = said(lake, Sampled(rows=32, places=1, shown=Shown("a", ("id",), ((HOSTILE,),))), HOSTILE)
+    found = said(lake, Sampled(rows=32, places=1, file="a", names=("id",), values=((HOSTILE,),)), HOSTILE)
     ready, reads, columns, identity, sample, *notes = estimate.check_text(found).splitlines()
     table = sample_rows(found.sample.names, found.sample.values)
     assert ready.startswith("lake: 4 files, 8,000 rows; the model loads and scores 32 rows of 1 place on cpu; ")

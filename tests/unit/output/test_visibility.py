@@ -223,13 +223,13 @@ def test_publications_are_listed_with_what_each_changed(output: str) -> None:
     finished(output, "2026-11-18", 2)
     visibility.rollback(LakeStorage(), output, 2)
     found = visibility.publications(LakeStorage(), output, 3)
-    assert [(each.snapshot.number, each.changes) for each in found] == [
+    assert [(each.publication, each.changes) for each in found] == [
         (5, (Change("2026-11-18", 2, 1), Change("2026-11-19", 1, 0))),
         (4, (Change("2026-11-18", 1, 2),)),
         (3, (Change("2026-11-19", 0, 1),)),
     ]
     everything = visibility.publications(LakeStorage(), output, 100)
-    assert [each.snapshot.number for each in everything] == [5, 4, 3, 2, 1]
+    assert [each.publication for each in everything] == [5, 4, 3, 2, 1]
     assert everything[-1].changes == (Change("2026-11-17", 0, 1),)
 
 

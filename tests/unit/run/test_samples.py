@@ -16,7 +16,6 @@ from nightjar.inference.records import Piece
 from nightjar.inference.run.checking import (
     Examined,
     Sampled,
-    Shown,
     check_labels,
     examine,
     refuse_broken,
@@ -52,8 +51,12 @@ def test_the_first_rows_are_shown_beside_what_is_carried(lake: Lake) -> None:
     rows = tuple(
         (str(n), f"row {n}", text) for n, text in enumerate(["0", "0.33333334", "0.6666667", "1", "1.3333334"])
     )
-    assert found.shown == Shown(f"{lake.folder}/data/part-00.parquet", ("id", "name", "score"), rows)
-    assert (found.broken, found.failed, found.nonfinite) == ((), 0, ())
+    assert (found.file, found.names, found.values) == (
+        f"{lake.folder}/data/part-00.parquet",
+        ("id", "name", "score"),
+        rows,
+    )
+    assert (found.broken, found.failed, found.nonfinite) == ((), 0, {})
 
 
 @pytest.mark.parametrize(
@@ -118,8 +121,8 @@ def test_a_row_that_fails_beside_a_carried_column_of_views_costs_itself(lake: La
     lake.write_job()
     *_, last = examine(ShardWorker(lake.worker_spec()), samples(lake.planned()))
     assert isinstance(last, Examined), last
-    assert last.sampled.shown is not None
-    assert last.sampled.shown.rows[0] == ("1", "row 1", "1")
+    assert last.sampled.file is not None
+    assert last.sampled.values[0] == ("1", "row 1", "1")
 
 
 def test_a_gate_that_the_sample_fails_is_a_note(lake: Lake) -> None:

@@ -206,7 +206,7 @@ def checked(lake: Lake) -> Any:
 def test_check_shows_the_outputs_of_all_models_and_names_the_one_that_cannot_score(lake: Lake) -> None:
     found = checked(severals(lake, named=[7]))
     assert [name for name, _ in found.columns][2:5] == ["double_score", "named_word", "named_pair"]
-    assert found.sampled.shown.names == ("id", "name", "double_score", "named_word", "named_pair")
+    assert found.sampled.names == ("id", "name", "double_score", "named_word", "named_pair")
     assert (found.sampled.rows, found.sampled.failed) == (8 * 32, 1)
     assert any("part-00.parquet, named: KeyError: 7" in said for said in found.warnings)
     severals(lake, named=list(range(8000)))

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.flows.pages.wording import warnings
 from nightjar.inference.errors import GateFailed, JobError
+from nightjar.inference.history.run_status import warnings
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
