@@ -31,7 +31,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
-from nightjar.inference.predictors.outputs import RowsRaised
+from nightjar.inference.predictors.scorer import RowsRaised
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer
 

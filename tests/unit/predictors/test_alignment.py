@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import BatchesBroken, IndexInvalid, LengthInvalid
-from nightjar.inference.predictors.outputs import RowsRaised, aligned, normalise
+from nightjar.inference.predictors.scorer import RowsRaised, aligned, normalise
 from nightjar.inference.scoring.microbatches import BatchSize, Cuts, drained, score_table
 from nightjar.inference.scoring.prepared_batches import part
 

@@ -23,7 +23,7 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
 )
 from nightjar.inference.messages import TRACEBACK_CHARS
-from nightjar.inference.predictors.outputs import normalise
+from nightjar.inference.predictors.scorer import normalise
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.microbatches import (
     Ahead,
