@@ -33,11 +33,10 @@ from nightjar.inference.records import (
     Usage,
 )
 from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, open_scorers
+from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, loaded_models, open_scorers
 from nightjar.inference.scoring.attempts import IDLE, At, Running, Worker
 from nightjar.inference.scoring.memory import in_use
-from nightjar.inference.scoring.microbatches import ScoredRows
-from nightjar.inference.scoring.models import loaded_models, score_models
+from nightjar.inference.scoring.microbatches import ScoredRows, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join

@@ -16,12 +16,12 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
 from nightjar.inference.scoring.assignment import (
     WorkerSpec,
+    batch_size,
     enter_copy,
     open_scorers,
     open_stage,
     read_schema,
 )
-from nightjar.inference.scoring.models import batch_size
 from nightjar.inference.witness import audit as witness
 from ownsource import EXAMPLE, RECORD
 from support import Lake
