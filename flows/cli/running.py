@@ -137,8 +137,8 @@ def plan(
 
     request = make_request(job, date=date, run_id=run_id, limit=limit)
     from nightjar.flows.pages import estimate
+    from nightjar.inference.run.resume import plan as plan_run
     from nightjar.inference.run.scoring import discover
-    from nightjar.inference.run.scoring import plan as plan_run
 
     found = discover(request)
     made = plan_run(request, found)

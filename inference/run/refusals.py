@@ -1,4 +1,4 @@
-"""Checks before anything starts that a run's job, input, output and model fit together."""
+"""Checks before anything starts that a run's job, input, output and model fit together; and what preflight noticed."""
 
 from __future__ import annotations
 
@@ -23,15 +23,19 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Line, Packages, Preflight
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.slices import TASKS, evaluator_of
 from nightjar.inference.output import targets
 from nightjar.inference.predictors import check_keys, input_columns, model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
-from nightjar.inference.records import Piece
+from nightjar.inference.records import Piece, Seen
 from nightjar.inference.run.request import RunRequest, check_same_run
+from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.storage.protocol import Storage, is_local, join
 from nightjar.inference.validation.gates.rules import check_label_and_gates
+from nightjar.inference.witness.seen import UNSURE, sentences
 
 LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""
@@ -224,3 +228,50 @@ def check_labels(
                 return
     if wrong is not None:
         raise wrong
+
+
+def told(request: RunRequest, loaded: Loaded) -> list[str]:
+    """What preflight found and a person should know, whether or not the run goes on."""
+    on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
+    lost = (
+        "resources.gpus reserves GPUs, but the model runs on the CPU; `nightjar doctor` on that node says which GPUs "
+        "the frameworks find there"
+    )
+    return [*([lost] if on_cpu else []), *loaded.notes]
+
+
+_BEFORE = (
+    ". This run has results that were scored in this way. After a change of code, model or job they are scored again; "
+    "after any other change, only with --fresh"
+)
+
+
+def keep_external_reads(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter) -> None:
+    """Keep in the ledger what preflight noticed beyond the run's identity, or refuse it if the job is strict.
+
+    notes: preflight's other notes.
+
+    Raises:
+        JobError: The job is strict, and something was noticed now, or while the run's results were scored.
+    """
+    about = writer.state.about
+    refuse_external_reads(job, loaded.outside)
+    refuse_external_reads(job, about.outside.all(), _BEFORE)
+    lines: list[Line] = [*about.noticed(loaded.outside)]
+    # If nothing is left to score, nothing was loaded.
+    if loaded.packages and loaded.packages != about.tried:
+        lines.append(Packages(loaded.packages))
+    if loaded.packages and tuple(notes) != about.preflight:
+        lines.append(Preflight(tuple(notes)))
+    if lines:
+        writer.append(lines)
+
+
+def refuse_external_reads(job: Job, outside: Iterable[Seen], also: str = "") -> None:
+    """Refuse a strict job if something was noticed. also: added to the message.
+
+    Raises:
+        JobError: Something was noticed; the message lists it.
+    """
+    if job.identity.strict and (found := [seen for seen in outside if seen.kind not in UNSURE]):
+        raise JobError(f"identity: strict: {'; '.join(sentences(found))}{also}")
