@@ -14,7 +14,6 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from nightjar.inference.arrow_types import not_told_apart
-from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import (
     AnswersCheck,
     Approval,
@@ -63,7 +62,8 @@ def _with_all(value: Any) -> Any:
     return (ALL,) if value == "all" else value
 
 
-def _is_pattern(entry: str) -> bool:
+def is_pattern(entry: str) -> bool:
+    """Whether an entry of `carry` that is no column's name is a pattern."""
     return any(letter in entry for letter in "*?[")
 
 
@@ -140,13 +140,16 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:
-        # `check_carried` looks again when the columns of the input are known.
-        self._check_columns(self.carry, patterns=self.carry)
+        # `refusals` looks again when the columns of the input are known.
+        self.check_columns(self.carry, patterns=self.carry)
         return self
 
-    def _check_columns(self, carried: Sequence[str], patterns: Sequence[str] = ()) -> None:
+    def check_columns(self, carried: Sequence[str], patterns: Sequence[str] = ()) -> None:
         """Check that no two columns of the output have one name, where many readers ignore case, and that the columns
         of the output that keys name are there. patterns: of columns that may be carried, too.
+
+        Raises:
+            ValueError: They are not. Names the key.
         """
         found = [("output", name, "a lineage column") for name in LINEAGE]
         for key, model in self.models_by_key().items():
@@ -290,29 +293,9 @@ class Job(Section):
         """
         found: dict[str, None] = {}
         for entry in self.carry:
-            literal = entry in names or not _is_pattern(entry)
+            literal = entry in names or not is_pattern(entry)
             found |= dict.fromkeys([entry] if literal else [name for name in names if fnmatchcase(name, entry)])
         return tuple(found)
-
-    def check_carried(self, names: Sequence[str]) -> None:
-        """Check that the input has the columns to carry, and that none of them is a column of the output already.
-
-        Raises:
-            JobError: It does not. Names the key.
-        """
-        for entry in self.carry:
-            if entry not in names and not any(fnmatchcase(name, entry) for name in names):
-                what = (
-                    f"no column of the input matches {entry!r}"
-                    if _is_pattern(entry)
-                    else f"{entry!r} is not a column of the input"
-                )
-                known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
-                raise JobError(f"carry: {what}{known}")
-        try:
-            self._check_columns(self.carried(names))
-        except ValueError as error:
-            raise JobError(str(error)) from None
 
     @property
     def checked_columns(self) -> tuple[str, ...]:
@@ -341,24 +324,6 @@ class Job(Section):
         if self.profile.share is not None:
             return self
         return self.model_copy(update={"profile": self.profile.model_copy(update={"share": share})})
-
-    def check_profiled(self, names: Sequence[str]) -> None:
-        """Check that there are the columns to profile. names: all columns of the input.
-
-        Raises:
-            JobError: One is not there. Names the key.
-        """
-        known = {*self.output_types(), *names}
-        asked = {} if isinstance(self.profile.columns, str) else {"profile": self.profile.columns}
-        for index, check in enumerate(self.checks):
-            if isinstance(check, DriftCheck):
-                asked[f"checks[{index}].drift"] = check.columns
-        for key, columns in asked.items():
-            for name in columns:
-                if name not in known:
-                    raise JobError(
-                        f"{key}: {name!r} is neither an output nor a column of the input{nearest(name, known)}"
-                    )
 
     @property
     def states_beside(self) -> bool:

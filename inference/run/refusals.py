@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from itertools import combinations, product
 from os.path import realpath
 from pathlib import Path
@@ -19,7 +20,8 @@ from nightjar.inference.input.discovery import Discovery, discover_first
 from nightjar.inference.input.files import with_list
 from nightjar.inference.input.listing import folders, input_folder, takes_in
 from nightjar.inference.input.sources.reading import read_sample
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.checks import DriftCheck
+from nightjar.inference.job.model import Job, is_pattern
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
@@ -88,8 +90,8 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
     if job.input.where:
         condition(job.input.where, schema)
     seen = input_columns(job, schema)
-    job.check_carried(schema.names)
-    job.check_profiled(schema.names)
+    _check_carried(job, schema.names)
+    _check_profiled(job, schema.names)
     carried = job.carried(schema.names)
     for name in (*seen, *carried, *filter(None, [job.label])):
         if schema.names.count(name) > 1:
@@ -137,6 +139,44 @@ def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
         if name not in schema.names:
             known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
             raise JobError(f"input.schema: {name!r} is not a column of the input{known}")
+
+
+def _check_carried(job: Job, names: Sequence[str]) -> None:
+    """Check that the input has the columns to carry, and that none of them is a column of the output already.
+
+    Raises:
+        JobError: It does not. Names the key.
+    """
+    for entry in job.carry:
+        if entry not in names and not any(fnmatchcase(name, entry) for name in names):
+            what = (
+                f"no column of the input matches {entry!r}"
+                if is_pattern(entry)
+                else f"{entry!r} is not a column of the input"
+            )
+            known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
+            raise JobError(f"carry: {what}{known}")
+    try:
+        job.check_columns(job.carried(names))
+    except ValueError as error:
+        raise JobError(str(error)) from None
+
+
+def _check_profiled(job: Job, names: Sequence[str]) -> None:
+    """Check that there are the columns to profile. names: all columns of the input.
+
+    Raises:
+        JobError: One is not there. Names the key.
+    """
+    known = {*job.output_types(), *names}
+    asked = {} if isinstance(job.profile.columns, str) else {"profile": job.profile.columns}
+    for index, check in enumerate(job.checks):
+        if isinstance(check, DriftCheck):
+            asked[f"checks[{index}].drift"] = check.columns
+    for key, columns in asked.items():
+        for name in columns:
+            if name not in known:
+                raise JobError(f"{key}: {name!r} is neither an output nor a column of the input{nearest(name, known)}")
 
 
 def check_model(request: RunRequest) -> None:
