@@ -26,12 +26,9 @@ from nightjar.inference.job.checks import (
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import (
-    METRICS,
     Accumulators,
     Evaluating,
     LateLabels,
-    accumulator_of,
-    check_own,
 )
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model_sections import Model, NamedModel, Preprocess
@@ -205,31 +202,16 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _metrics_have_a_label(self) -> Self:
-        task, prediction, outputs = self.evaluation.task, self.evaluation.prediction, self.output_types()
+        labelled = self.label is not None or self.late_labels is not None
         for index, check in enumerate(self.checks):
-            if not isinstance(check, MetricCheck):
-                continue
-            if accumulator_of(check.metric):
-                check_own(f"checks[{index}]", check, self.accumulators)
-                continue
-            if self.label is None and self.late_labels is None:
-                raise ValueError(
-                    f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`, or "
-                    "`late_labels` for labels that come later"
-                )
-            if check.metric not in METRICS[task]:
-                other = listed([name for name, metrics in METRICS.items() if check.metric in metrics], "or")
-                raise ValueError(
-                    f"checks[{index}].metric: {check.metric} is of evaluation.task: {other}, and this job's is {task}, "
-                    f"which has {listed(METRICS[task], 'and')}"
-                )
-            if "threshold" in check.model_fields_set and task != "binary":
-                raise ValueError(f"checks[{index}].threshold: is for evaluation.task: binary, and this job's is {task}")
+            if isinstance(check, MetricCheck):
+                check.check_given(f"checks[{index}]", labelled, self.evaluation.task, self.accumulators)
+        prediction, outputs = self.evaluation.prediction, self.output_types()
         if prediction is not None and prediction not in outputs:
             raise ValueError(
                 f"evaluation.prediction: {prediction!r} is no output of the model{nearest(prediction, outputs)}"
             )
-        if self.evaluation.model_fields_set and self.label is None and self.late_labels is None:
+        if self.evaluation.model_fields_set and not labelled:
             raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
         return self
 
