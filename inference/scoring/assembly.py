@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.input.sources.rows import RowsRead, selected, taken
+from nightjar.inference.input.sources.rows import RowsRead, selected, shifted, taken
 from nightjar.inference.metrics.profile import drawn, profiled
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
@@ -41,11 +41,9 @@ class JoinedPieces:
             self.table, self.failures = reads[0].table, dict(reads[0].failures)
             return
         self.table = pa.concat_tables([read.table for read in reads]).unify_dictionaries()
-        self.failures = {
-            start + row: replace(failure, row=start + row)
-            for start, read in zip(self.starts.tolist(), reads, strict=False)
-            for row, failure in read.failures.items()
-        }
+        self.failures = {}
+        for start, read in zip(self.starts.tolist(), reads, strict=False):
+            self.failures |= shifted(read.failures, start)
 
     def within(self, uri: str, row: int, rows: int = 1) -> range:
         """The rows of the table that are rows [row, row + rows) of a file; empty if none of them is here."""

@@ -326,7 +326,7 @@ def loaded_models(
     only: the name of the one model that is loaded. thread: prepares batches while models compute. watch: of the thread
     that scores.
     """
-    chosen = [(index, each) for index, each in enumerate(model_jobs(spec.job)) if only in {None, each.model.name}]
+    chosen = [each for each in model_jobs(spec.job) if only in {None, each.model.name}]
     return tuple(
         LoadedModel(
             each.model.name,
@@ -334,26 +334,21 @@ def loaded_models(
             model_columns(each, spec.schema),
             each.model.output_types(),
             scorer,
-            batch_size(spec, index),
+            batch_size(each, spec.schema),
             Preparer(scorer, thread, watch),
         )
-        for (index, each), scorer in zip(chosen, scorers, strict=True)
+        for each, scorer in zip(chosen, scorers, strict=True)
     )
 
 
-def batch_size(spec: WorkerSpec, index: int = 0) -> BatchSize:
-    """The size of micro-batches to begin with. It depends only on the job and the schema.
-
-    index: of the model in the job.
-    """
-    job = model_jobs(spec.job)[index]
-    size = job.model.batch_size
+def batch_size(job: ModelJob, schema: pa.Schema) -> BatchSize:
+    """The size of a model's micro-batches to begin with. It depends only on the job and the schema."""
+    size, framework, gpu = job.model.batch_size, job.model.framework, job.resources.gpus > 0
     if isinstance(size, int):
         return BatchSize(size)
-    features = pa.schema([spec.schema.field(name) for name in model_columns(job, spec.schema)])
-    framework, gpu = job.model.framework, job.resources.gpus > 0
     if framework.rows:
         return BatchSize(framework.rows[gpu])
+    features = pa.schema([schema.field(name) for name in model_columns(job, schema)])
     return BatchSize(auto_batch_rows(features, gpu, framework.packs))
 
 

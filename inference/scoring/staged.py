@@ -42,7 +42,7 @@ class PreparingWorker(Worker):
         super().__init__(spec, spec.job.stage.cores, turn_to)
         self._opened = open_stage(spec)
         self.spec = spec = self._opened.reading(spec)
-        self._sizes = [batch_size(spec, index) for index in range(len(spec.job.models))]
+        self._sizes = [batch_size(each, spec.schema) for each in model_jobs(spec.job)]
         self.handed: tuple[Assignment, pa.Array] | None = None
         """While `Prepared` is yielded: the shard's assignment, and its packed parcel as one row."""
 
