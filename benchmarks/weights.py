@@ -93,7 +93,7 @@ def mapped(pid: int, folder: Path) -> float:
 def act(job: Path, index: int) -> None:
     """Score one shard of the job, say so, and wait until the input ends."""
     from nightjar.inference.records import Receipt
-    from nightjar.inference.run import scoring
+    from nightjar.inference.run import resume, scoring
     from nightjar.inference.run.request import make_request, worker_spec
     from nightjar.inference.scoring import memory
     from nightjar.inference.scoring.assignment import Assignment
@@ -102,7 +102,7 @@ def act(job: Path, index: int) -> None:
     memory.use_system()
     request = make_request(job)
     found = scoring.discover(request)
-    shards = list(scoring.plan(request, found).plan.shards())
+    shards = list(resume.plan(request, found).plan.shards())
     spec = worker_spec(request, found.schema, revision=f"{request.run_uri}/r1", rows=found.rows)
     worker = ShardWorker(spec)
     events = list(worker.process([Assignment(shards[index % len(shards)])]))

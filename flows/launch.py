@@ -24,7 +24,7 @@ from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.scoring import was_published
+from nightjar.inference.run.resume import was_published
 
 
 @contextmanager

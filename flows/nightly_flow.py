@@ -44,7 +44,8 @@ from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Accoun
 from nightjar.inference.run.publishing import publish_run, unanswered, validate
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.results import Publication, Scored, Verdict
-from nightjar.inference.run.scoring import discover, nothing_to_score, score, was_published
+from nightjar.inference.run.resume import nothing_to_score, was_published
+from nightjar.inference.run.scoring import discover, score
 from nightjar.inference.stopwatch import Stopwatch
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime as dt
-import sys
 import tempfile
 import webbrowser
 from dataclasses import replace
@@ -21,7 +20,6 @@ from nightjar.flows.cli.options import (
     NightOption,
     OptionalRunArgument,
     PlaceOption,
-    RayOption,
     emit,
     emit_line,
     lead_readers,
@@ -174,31 +172,6 @@ def files(
         for uri in found.uris:
             print(uri)
     lead_readers(request, found.date)
-
-
-def doctor(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="A job file, to check its storage and model, too.")
-    ] = None,
-    ray: RayOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Check versions, servers, GPUs and storage.
-
-    One line each, with a remedy if one is needed. With a job also its storage and model.
-    """
-    from nightjar.flows.cli.doctor import diagnose
-
-    found = list(diagnose(job, ray))
-    if as_json:
-        emit(found)
-    else:
-        for finding in found:
-            tell(f"{'ok ' if finding.ok else 'NO '} {finding.what:<10} {finding.found}")
-            if finding.remedy:
-                tell(f"    {'':<10} → {finding.remedy}")
-    if not all(finding.ok for finding in found):
-        sys.exit(1)
 
 
 def logs(

@@ -15,7 +15,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from nightjar.flows.cli import looking, publishing, running, scheduling
+from nightjar.flows.cli import looking, publishing, running, scheduling, trying
 from nightjar.flows.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
@@ -55,8 +55,8 @@ def options(
 for command in (
     running.run,
     running.baseline,
-    running.plan,
-    running.check,
+    trying.plan,
+    trying.check,
     looking.status,
     looking.runs,
     looking.show,
@@ -64,7 +64,7 @@ for command in (
     looking.history,
     looking.logs,
     running.retry,
-    running.replay,
+    trying.replay,
     looking.diff,
     looking.files,
     looking.evaluate,
@@ -78,7 +78,7 @@ for command in (
     scheduling.serve,
     scheduling.deploy,
     scheduling.backfill,
-    looking.doctor,
+    trying.doctor,
 ):
     app.command(cls=Command)(command)
 

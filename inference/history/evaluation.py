@@ -17,7 +17,8 @@ from nightjar.inference.history.joins import Join
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import discover, make_plan
 from nightjar.inference.input.sources.reading import read_piece, source_of
-from nightjar.inference.job.file import for_labels
+from nightjar.inference.job.input import named_input
+from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip, nearest
@@ -104,6 +105,23 @@ def _check_columns(key: str, wanted: Sequence[str], known: Sequence[str], of: st
             raise JobError(f"{key}: {name!r} is not a column of {of}{more}")
 
 
+def _for_labels(job: Job, labels: Sequence[str], date: dt.date) -> Job:
+    """The job whose input is the labels of one night.
+
+    labels: places of the command line, so relative to the current folder; none for those of `late_labels.input`. date:
+    the night's.
+
+    Raises:
+        JobError: Nobody says where the labels are, or a place is none.
+    """
+    given = job.late_labels.input if job.late_labels else None
+    if labels:
+        given = named_input(given, labels, "--labels")
+    elif given is None:
+        raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
+    return job.model_copy(update={"input": given.at(lambda uri: fill(uri, date))})
+
+
 class _Labels:
     """The labels of one night. shown: where they are, for people."""
 
@@ -111,7 +129,7 @@ class _Labels:
         self, job: Job, places: Sequence[str], date: dt.date, rows: pa.Schema, key: Sequence[str], label: str
     ) -> None:
         self._label = label
-        self._job = for_labels(job, places, date, {})
+        self._job = _for_labels(job, places, date)
         self.shown = self._job.input.shown
         self._storage: Storage = storage_of(self._job)
         self._typed = False
@@ -122,7 +140,8 @@ class _Labels:
                 # A guess would make a number of 00123, which is the text of a key.
                 types = {name: declared(rows.field(name).type) for name in key}
                 typed = {name: type_ for name, type_ in types.items() if type_}
-                self._job, self._typed = for_labels(job, places, date, typed), bool(typed)
+                given = given.model_copy(update={"declared": {**typed, **given.declared}})
+                self._job, self._typed = self._job.model_copy(update={"input": given}), bool(typed)
             self._found = discover(self._storage, self._job)
         schema = self._found.schema
         _check_columns("key", key, schema.names, f"the labels at {self.shown}")

@@ -28,10 +28,9 @@ from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure, Shard
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.resume import identity_of_plan
-from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, open_scorers
+from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, loaded_models, open_scorers
 from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.scoring.microbatches import ScoredRows, drained
-from nightjar.inference.scoring.models import loaded_models, score_models
+from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
 

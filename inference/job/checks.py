@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self, Union
 
 from pydantic import (
@@ -18,7 +18,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Column, Key, Slices
+from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Column, Key, Slices, Task, accumulator_of
 from nightjar.inference.job.sections import Section, form
 from nightjar.inference.messages import listed, nearest
 
@@ -176,6 +176,38 @@ class MetricCheck(Asked):
 
     def written_columns(self) -> list[tuple[str, str]]:
         return [("slices", column) for column in self.slices]
+
+    def check_given(self, key: str, labelled: bool, task: Task, accumulators: Mapping[str, str]) -> None:
+        """Check that the job gives the metric. key: of this check. labelled: whether the job has labels, of this task.
+
+        Raises:
+            ValueError: The job has no labels, another task, or no such accumulator; or the check asks of an accumulator
+                what is of labels alone.
+        """
+        name = accumulator_of(self.metric)
+        if name and name not in accumulators:
+            known = nearest(name, accumulators) or f"; it has {', '.join(accumulators) or 'none'}"
+            raise ValueError(f"{key}.metric: {self.metric} is of no accumulator that the job names{known}")
+        if name:
+            for other in ("slices", "threshold"):
+                if other in self.model_fields_set:
+                    raise ValueError(
+                        f"{key}.{other}: is for metrics of the labels, and {self.metric} is of an accumulator"
+                    )
+            return
+        if not labelled:
+            raise ValueError(
+                f"{key}.metric: {self.metric} compares scores with labels; write `label: <column>`, or `late_labels` "
+                "for labels that come later"
+            )
+        if self.metric not in METRICS[task]:
+            other = listed([name for name, metrics in METRICS.items() if self.metric in metrics], "or")
+            raise ValueError(
+                f"{key}.metric: {self.metric} is of evaluation.task: {other}, and this job's is {task}, which has "
+                f"{listed(METRICS[task], 'and')}"
+            )
+        if "threshold" in self.model_fields_set and task != "binary":
+            raise ValueError(f"{key}.threshold: is for evaluation.task: binary, and this job's is {task}")
 
 
 LAST = "last"

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +11,7 @@ from pydantic import ValidationError
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import DriftCheck, RowsCheck
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.locations import absolute, check_database, check_place, fill, is_database, is_dated
+from nightjar.inference.job.locations import absolute, check_database, check_place, is_database, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.model_sections import NamedModel
 from nightjar.inference.job.sentences import sentences
@@ -49,65 +47,6 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     _check_places(job, path)
     _check_comparisons(job, path)
     return job
-
-
-def for_training(job: Job, inputs: tuple[str, ...]) -> Job:
-    """The job of `nightjar baseline`: the same columns of another input, which no check of the job judges. inputs: of
-    the command line, so relative to the current folder.
-
-    Raises:
-        JobError: The job describes no columns, or an input is no place.
-    """
-    if not job.profiling:
-        raise JobError(
-            "profile: a baseline is what columns look like, and the job describes none; write `profile: all`, or a "
-            "check on drift as {drift: all, against: baseline}"
-        )
-    if is_dated(job.output.uri):
-        raise JobError(
-            "output.uri: has a {date}, so each night is in a place of its own, where no other run is found to compare "
-            "with; take the {date} out of it"
-        )
-    named = _named_inputs(inputs, "--input")
-    given = job.input.model_copy(update={**named, "wait": None})
-    # The input of nights is no code of this run either.
-    source, target, *more = job.templates
-    return job.model_copy(
-        update={
-            "input": given,
-            "templates": tuple(map(location, (given.uri, target, *given.others, source, *more))),
-            "judged": False,
-        }
-    )
-
-
-def for_labels(job: Job, labels: Sequence[str], date: dt.date, typed: Mapping[str, str]) -> Job:
-    """The job whose input is the labels of one night.
-
-    labels: places of the command line, so relative to the current folder; none for those of `late_labels.input`. date:
-    the night's. typed: the types of columns where the files' own types are only inferred, and the job gives none.
-
-    Raises:
-        JobError: Nobody says where the labels are, or a place is none.
-    """
-    named = job.late_labels.input if job.late_labels else None
-    if labels:
-        fields = _named_inputs(labels, "--labels")
-        given = (named or Input(uri=fields["uri"])).model_copy(update=fields)
-    elif named:
-        given = named
-    else:
-        raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
-    given = given.at(lambda uri: fill(uri, date))
-    return job.model_copy(update={"input": given.model_copy(update={"declared": {**typed, **given.declared}})})
-
-
-def _named_inputs(uris: Sequence[str], option: str) -> dict[str, Any]:
-    """The fields of an input for places of the command line, which are relative to the current folder."""
-    for uri in uris:
-        check_database(uri, option) if is_database(uri) else check_place(uri, option, web=True)
-    first, *others = (absolute(each, Path.cwd(), pattern=True) for each in uris)
-    return {"uri": first, "others": tuple(others), "list_": None, "lines": ()}
 
 
 def _with_documents(job: Job, folder: Path) -> Job:

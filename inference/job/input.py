@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Annotated, Any, Self
 
 import pyarrow as pa
@@ -11,6 +12,7 @@ from pydantic import Field, field_validator, model_validator
 
 from nightjar.inference.arrow_types import arrow_type, is_native_number, is_text
 from nightjar.inference.errors import JobError
+from nightjar.inference.job.locations import absolute, check_database, check_place, is_database
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.sections import Section, form, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
@@ -196,3 +198,17 @@ class Input(Section):
 def _is_written_in_paths(kind: pa.DataType) -> bool:
     """Whether the name of a folder can say a value of this type."""
     return is_text(kind) or is_native_number(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
+
+
+def named_input(given: Input | None, uris: Sequence[str], option: str) -> Input:
+    """The input for places of the command line, which are relative to the current folder. given: has its other keys.
+    option: names them, for messages.
+
+    Raises:
+        JobError: One of them is no place.
+    """
+    for uri in uris:
+        check_database(uri, option) if is_database(uri) else check_place(uri, option, web=True)
+    first, *others = (absolute(each, Path.cwd(), pattern=True) for each in uris)
+    places = {"uri": first, "others": tuple(others), "list_": None, "lines": ()}
+    return (given or Input(uri=first)).model_copy(update=places)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,7 +16,6 @@ from pydantic import (
 
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.sections import Section, form, once
-from nightjar.inference.messages import nearest
 
 MOST_RANKS = 100
 """The greatest `k`: the state of a group grows with it."""
@@ -125,18 +124,3 @@ def accumulator_of(metric: str) -> str:
     """The accumulator that a check names in `metric`; '' for a metric of the labels."""
     name, dot, _ = metric.partition(".")
     return name if dot else ""
-
-
-def check_own(key: str, check: Any, accumulators: Mapping[str, str]) -> None:
-    """Check a gate on a figure of an accumulator. key: of the check. check: a `MetricCheck`.
-
-    Raises:
-        ValueError: The job has no such accumulator, or the check asks for what is of labels alone.
-    """
-    name = accumulator_of(check.metric)
-    if name not in accumulators:
-        known = nearest(name, accumulators) or f"; it has {', '.join(accumulators) or 'none'}"
-        raise ValueError(f"{key}.metric: {check.metric} is of no accumulator that the job names{known}")
-    for other in ("slices", "threshold"):
-        if other in check.model_fields_set:
-            raise ValueError(f"{key}.{other}: is for metrics of the labels, and {check.metric} is of an accumulator")

@@ -14,7 +14,6 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from nightjar.inference.arrow_types import not_told_apart
-from nightjar.inference.errors import JobError
 from nightjar.inference.job.checks import (
     AnswersCheck,
     Approval,
@@ -27,12 +26,9 @@ from nightjar.inference.job.checks import (
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import (
-    METRICS,
     Accumulators,
     Evaluating,
     LateLabels,
-    accumulator_of,
-    check_own,
 )
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model_sections import Model, NamedModel, Preprocess
@@ -63,7 +59,8 @@ def _with_all(value: Any) -> Any:
     return (ALL,) if value == "all" else value
 
 
-def _is_pattern(entry: str) -> bool:
+def is_pattern(entry: str) -> bool:
+    """Whether an entry of `carry` that is no column's name is a pattern."""
     return any(letter in entry for letter in "*?[")
 
 
@@ -140,13 +137,16 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _columns_fit(self) -> Self:
-        # `check_carried` looks again when the columns of the input are known.
-        self._check_columns(self.carry, patterns=self.carry)
+        # `refusals` looks again when the columns of the input are known.
+        self.check_columns(self.carry, patterns=self.carry)
         return self
 
-    def _check_columns(self, carried: Sequence[str], patterns: Sequence[str] = ()) -> None:
+    def check_columns(self, carried: Sequence[str], patterns: Sequence[str] = ()) -> None:
         """Check that no two columns of the output have one name, where many readers ignore case, and that the columns
         of the output that keys name are there. patterns: of columns that may be carried, too.
+
+        Raises:
+            ValueError: They are not. Names the key.
         """
         found = [("output", name, "a lineage column") for name in LINEAGE]
         for key, model in self.models_by_key().items():
@@ -202,31 +202,16 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _metrics_have_a_label(self) -> Self:
-        task, prediction, outputs = self.evaluation.task, self.evaluation.prediction, self.output_types()
+        labelled = self.label is not None or self.late_labels is not None
         for index, check in enumerate(self.checks):
-            if not isinstance(check, MetricCheck):
-                continue
-            if accumulator_of(check.metric):
-                check_own(f"checks[{index}]", check, self.accumulators)
-                continue
-            if self.label is None and self.late_labels is None:
-                raise ValueError(
-                    f"checks[{index}].metric: {check.metric} compares scores with labels; write `label: <column>`, or "
-                    "`late_labels` for labels that come later"
-                )
-            if check.metric not in METRICS[task]:
-                other = listed([name for name, metrics in METRICS.items() if check.metric in metrics], "or")
-                raise ValueError(
-                    f"checks[{index}].metric: {check.metric} is of evaluation.task: {other}, and this job's is {task}, "
-                    f"which has {listed(METRICS[task], 'and')}"
-                )
-            if "threshold" in check.model_fields_set and task != "binary":
-                raise ValueError(f"checks[{index}].threshold: is for evaluation.task: binary, and this job's is {task}")
+            if isinstance(check, MetricCheck):
+                check.check_given(f"checks[{index}]", labelled, self.evaluation.task, self.accumulators)
+        prediction, outputs = self.evaluation.prediction, self.output_types()
         if prediction is not None and prediction not in outputs:
             raise ValueError(
                 f"evaluation.prediction: {prediction!r} is no output of the model{nearest(prediction, outputs)}"
             )
-        if self.evaluation.model_fields_set and self.label is None and self.late_labels is None:
+        if self.evaluation.model_fields_set and not labelled:
             raise ValueError("evaluation: compares outputs with labels; write `label: <column>`, or drop evaluation")
         return self
 
@@ -290,29 +275,9 @@ class Job(Section):
         """
         found: dict[str, None] = {}
         for entry in self.carry:
-            literal = entry in names or not _is_pattern(entry)
+            literal = entry in names or not is_pattern(entry)
             found |= dict.fromkeys([entry] if literal else [name for name in names if fnmatchcase(name, entry)])
         return tuple(found)
-
-    def check_carried(self, names: Sequence[str]) -> None:
-        """Check that the input has the columns to carry, and that none of them is a column of the output already.
-
-        Raises:
-            JobError: It does not. Names the key.
-        """
-        for entry in self.carry:
-            if entry not in names and not any(fnmatchcase(name, entry) for name in names):
-                what = (
-                    f"no column of the input matches {entry!r}"
-                    if _is_pattern(entry)
-                    else f"{entry!r} is not a column of the input"
-                )
-                known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
-                raise JobError(f"carry: {what}{known}")
-        try:
-            self._check_columns(self.carried(names))
-        except ValueError as error:
-            raise JobError(str(error)) from None
 
     @property
     def checked_columns(self) -> tuple[str, ...]:
@@ -341,24 +306,6 @@ class Job(Section):
         if self.profile.share is not None:
             return self
         return self.model_copy(update={"profile": self.profile.model_copy(update={"share": share})})
-
-    def check_profiled(self, names: Sequence[str]) -> None:
-        """Check that there are the columns to profile. names: all columns of the input.
-
-        Raises:
-            JobError: One is not there. Names the key.
-        """
-        known = {*self.output_types(), *names}
-        asked = {} if isinstance(self.profile.columns, str) else {"profile": self.profile.columns}
-        for index, check in enumerate(self.checks):
-            if isinstance(check, DriftCheck):
-                asked[f"checks[{index}].drift"] = check.columns
-        for key, columns in asked.items():
-            for name in columns:
-                if name not in known:
-                    raise JobError(
-                        f"{key}: {name!r} is neither an output nor a column of the input{nearest(name, known)}"
-                    )
 
     @property
     def states_beside(self) -> bool:

@@ -36,7 +36,7 @@ class Predictor(Protocol):
         """
 
     def predict(self, prepared: Any) -> Any:
-        """Call the model. Returns outputs by name, or anything else that `outputs.normalise` takes."""
+        """Call the model. Returns outputs by name, or anything else that `scorer.normalise` takes."""
 
 
 class Adapter:

@@ -1,55 +1,25 @@
-"""The scorer around a loaded model: from Arrow to the model, and from what it returns to the declared outputs."""
+"""The scorer around a loaded model: from Arrow to the model, and from what it returns to the declared outputs, which
+have the right names, the right types, and one value a row.
+"""
 
 from __future__ import annotations
 
-import asyncio
-import inspect
-import threading
-from collections.abc import AsyncIterator, Coroutine, Generator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
+from types import GeneratorType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.errors import IndexInvalid, JobError, LengthInvalid, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors import batches, outputs, user
-from nightjar.inference.predictors.arrays import joined
+from nightjar.inference.messages import counted
+from nightjar.inference.predictors import batches, user
+from nightjar.inference.predictors.arrays import columns, exceptions, is_frame, is_series, joined, without
 from nightjar.inference.predictors.batches import own_batch, own_table
-from nightjar.inference.predictors.outputs import aligned
-
-
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One for all of the user's code, in a thread of its own, as in Ray Data's actors: what that started in it, as an
-    engine that schedules requests, goes on between two batches.
-    """
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, daemon=True, name="nightjar-async").start()
-    return loop
-
-
-def awaited(raw: Any) -> Any:
-    """What the user's code returned; of a coroutine its result, of an async generator its pieces."""
-    if inspect.isasyncgen(raw):
-        return _pieces(raw)
-    return _result(raw) if inspect.iscoroutine(raw) else raw
-
-
-def _result(running: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run_coroutine_threadsafe(running, _loop()).result()
-
-
-def _pieces(pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:
-    end = object()
-
-    async def following() -> Any:
-        return await anext(pieces, end)
-
-    while (piece := _result(following())) is not end:
-        yield piece
+from nightjar.inference.predictors.conversion import to_arrow
 
 
 class Preprocessor:
@@ -77,7 +47,7 @@ class Preprocessor:
         batch = batches.to_batch(own_table(table), self._form)
         if self._preprocess is None:
             return batch
-        batch = awaited(self._preprocess(batch))
+        batch = self._preprocess(batch)
         if isinstance(batch, pa.RecordBatch):
             batch = pa.Table.from_batches([batch])
         batches.check_rows(batch, table.num_rows)
@@ -175,7 +145,7 @@ class Scorer:
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
-        return outputs.normalise(awaited(self._predict(prepared.content)), self.types, prepared.rows)
+        return normalise(self._predict(prepared.content), self.types, prepared.rows)
 
     def _predict(self, content: Any) -> Any:
         return self._predictor.predict(content)
@@ -194,3 +164,150 @@ class StagedScorer(Scorer):
         if isinstance(prepared, pa.Table):
             return {name: joined(prepared[name]) for name in prepared.column_names}
         return super().score(prepared)
+
+
+class RowsRaised(Exception):
+    """Some rows have an exception as an output.
+
+    outputs: those of the other rows, in their order. raised: the exceptions, by the row's index in the batch.
+    """
+
+    def __init__(self, outputs: dict[str, pa.Array], raised: Mapping[int, BaseException]) -> None:
+        row, first = next(iter(raised.items()))
+        super().__init__(
+            f"an exception is the output of {counted(len(raised), 'row')}; row {row} of the batch: {first!r}"
+        )
+        self.outputs = outputs
+        self.raised = raised
+
+
+def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str, pa.Array]:
+    """Take the declared outputs from `raw`: a batch, a bare array, or a generator of either.
+
+    Raises:
+        Unaligned: An output does not have `rows` values, or has an index that is not the batch's.
+        OutputInvalid: An output is missing, or does not fit its type.
+        RowsRaised: Some values are exceptions. If the batch is one row, its exception is raised itself.
+    """
+    raised: dict[int, BaseException] = {}
+    if isinstance(raw, GeneratorType):
+        pieces, before = [], 0
+        for piece in raw:
+            found, of_piece = _outputs(piece, types, None, before)
+            # A generator may use the same memory again for its next piece, so each piece is converted at once.
+            pieces.append({name: pa.concat_arrays([values]) for name, values in found.items()})
+            raised |= {before + row: error for row, error in of_piece.items()}
+            before += len(next(iter(found.values()))) + len(of_piece)
+        if not pieces and rows:
+            raise OutputInvalid(f"output {next(iter(types))!r} is missing: the predictor yielded nothing")
+        outputs = {
+            name: joined(pa.chunked_array([piece[name] for piece in pieces], type=declared))
+            for name, declared in types.items()
+        }
+    else:
+        outputs, raised = _outputs(raw, types, rows)
+    for name, values in outputs.items():
+        _check_length(name, len(values) + len(raised), rows)
+    if raised:
+        raise RowsRaised(outputs, raised) if rows > 1 else raised[0]
+    return outputs
+
+
+def _outputs(
+    raw: Any, types: Mapping[str, pa.DataType], rows: int | None, before: int = 0
+) -> tuple[dict[str, pa.Array], dict[int, BaseException]]:
+    """The outputs of the rows that have no exception, and the exceptions by row. rows: how many are expected.
+
+    before: the number of the batch's rows in earlier pieces of a generator.
+    """
+    if hasattr(raw, "__arrow_c_stream__") and hasattr(raw, "columns") and not is_frame(raw):  # of polars or DuckDB, too
+        raw = pa.table(raw)
+    held = columns(raw)
+    if held is None:
+        held = {_only(raw, types): raw}
+    names = list(raw) if is_frame(raw) else getattr(raw, "column_names", list(held))
+    for name in types:
+        if names.count(name) > 1:
+            raise OutputInvalid(f"output {name!r} has {names.count(name)} columns of this name; return one")
+        if name not in held:
+            returned = ", ".join(map(str, held)) or "nothing"
+            raise OutputInvalid(f"output {name!r} is missing; the predictor returned {returned}")
+    held = aligned({name: held[name] for name in types}, "the predictor", rows, before)
+    raised: dict[int, BaseException] = {}
+    for name in types:
+        raised = dict(exceptions(held[name])) | raised
+    if raised:
+        rows = rows or max(len(held[name]) for name in types)
+        for name in types:
+            _check_length(name, len(held[name]), rows)
+        held = {name: without(held[name], raised) for name in types}
+        rows -= len(raised)
+    raised = {row: raised[row] for row in sorted(raised)}
+    return {name: to_arrow(name, held[name], declared, rows) for name, declared in types.items()}, raised
+
+
+def _check_length(name: str, values: int, rows: int) -> None:
+    if values != rows:
+        how = ", None or NaN for a row without a result, and an exception for a row that cannot be scored"
+        raise LengthInvalid(f"output {name!r}", values, rows, how)
+
+
+def _only(raw: Any, types: Mapping[str, pa.DataType]) -> str:
+    """The output that a bare result is: the job must declare exactly one."""
+    name, *others = types
+    if raw is None:
+        raise OutputInvalid(f"output {name!r} is missing: the predictor returned None")
+    if others:
+        raise OutputInvalid(
+            f"the predictor returned a bare {type(raw).__name__}, but model.outputs declares "
+            f"{', '.join(map(repr, types))}: return a dict with one array for each"
+        )
+    return name
+
+
+def aligned(batch: Any, who: str, rows: int | None = None, first: int = 0) -> Any:
+    """A DataFrame, or a mapping of columns, in the order of the rows. Columns without an index are in it already.
+
+    who: returned it, for the message. rows: how many; columns of another length stay as they are, for the check of
+    lengths. first: the number of the batch's rows in earlier pieces of a generator; the labels of the rows of this
+    piece begin there, or at 0.
+
+    Raises:
+        IndexInvalid: An index is not a permutation of the labels. Or it has a name: then the labels are the values of a
+            column, and may equal the labels of other rows by accident. Or columns without an index stand beside a
+            permuted one, and may be in its order.
+    """
+    if not isinstance(batch, Mapping):
+        return _aligned(batch, f"the DataFrame, which {who} returned,", rows, first)
+    columns = {
+        name: _aligned(values, f"{name!r}, which {who} returned,", rows, first) for name, values in batch.items()
+    }
+    moved = [name for name in columns if columns[name] is not batch[name]]
+    if moved and (bare := [name for name in columns if not _has_index(columns[name])]):
+        raise IndexInvalid(
+            f"{moved[0]!r}, which {who} returned, has the labels of the batch in another order, and {bare[0]!r} has no "
+            "index, so that its order is not known",
+            "return both as Series, or both as arrays in the order of the rows",
+        )
+    return columns if moved else batch
+
+
+def _has_index(values: Any) -> bool:
+    return is_frame(values) or (is_series(values) and hasattr(values, "index"))
+
+
+def _aligned(values: Any, what: str, rows: int | None, first: int) -> Any:
+    if not _has_index(values) or not len(values) or rows not in {None, len(values)}:
+        return values
+    index = values.index
+    labels = np.asarray(index)
+    order = np.argsort(labels, kind="stable") if labels.dtype.kind in "iu" and list(index.names) == [None] else None
+    if order is None or not any(np.array_equal(labels[order], np.arange(len(labels)) + start) for start in (0, first)):
+        named = f" {index.name!r}" if index.name is not None else ""
+        some = ", ".join(map(repr, labels[:3].tolist())) + (", …" if len(labels) > 3 else "")
+        raise IndexInvalid(
+            f"{what} has the index{named} [{some}], which does not say which row of the batch a value belongs to",
+            f"keep the labels of the batch, 0 to {len(labels) - 1}, in any order; or return the values in the order of "
+            "the rows, without this index: .reset_index(drop=True), or .to_numpy()",
+        )
+    return values if (order[1:] > order[:-1]).all() else values.iloc[order].reset_index(drop=True)

@@ -6,10 +6,12 @@ per actor. A function gets the options as keywords. Either may be async. Errors 
 
 from __future__ import annotations
 
-import functools
+import asyncio
 import inspect
 import sys
-from collections.abc import Callable, Mapping
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Mapping
+from functools import cache, partial
 from typing import Any
 
 from nightjar.inference.errors import JobError, raised, traced
@@ -45,7 +47,7 @@ class _Called:
     """A callable as a `Predictor`. It prepares its batches itself."""
 
     def __init__(self, function: BatchFunction) -> None:
-        self.predict = function
+        self.predict = partial(_called, function)
         self.device = device_of(function)
 
     def prepare(self, batch: Any) -> Any:
@@ -53,6 +55,38 @@ class _Called:
 
 
 ADAPTER = Own()
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all of the user's code, in a thread of its own, as in Ray Data's actors: what that started in it, as an
+    engine that schedules requests, goes on between two batches.
+    """
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, daemon=True, name="nightjar-async").start()
+    return loop
+
+
+def _called(function: BatchFunction, batch: Any) -> Any:
+    """What the user's code returns; of a coroutine its result, of an async generator its pieces."""
+    raw = function(batch)
+    if inspect.isasyncgen(raw):
+        return _pieces(raw)
+    return _result(raw) if inspect.iscoroutine(raw) else raw
+
+
+def _result(running: Coroutine[Any, Any, Any]) -> Any:
+    return asyncio.run_coroutine_threadsafe(running, _loop()).result()
+
+
+def _pieces(pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:
+    end = object()
+
+    async def following() -> Any:
+        return await anext(pieces, end)
+
+    while (piece := _result(following())) is not end:
+        yield piece
 
 
 def load_preprocess(job: ModelJob) -> BatchFunction | None:
@@ -65,7 +99,7 @@ def load_preprocess(job: ModelJob) -> BatchFunction | None:
         return None
     spec, options = job.preprocess.uses, dict(job.preprocess.options)
     target = find("preprocess", spec, folder_of(job.whole))
-    return _ready("preprocess", spec, target, options, None)
+    return partial(_called, _ready("preprocess", spec, target, options, None))
 
 
 def imported(job: Job) -> dict[str, Any]:
@@ -137,7 +171,7 @@ def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str 
     """Construct a class, or bind a function's keywords. The result takes a batch."""
     keywords = _keywords(key, spec, target, options, path)
     is_class = inspect.isclass(target)
-    made: BatchFunction = target(**keywords) if is_class else functools.partial(target, **keywords)
+    made: BatchFunction = target(**keywords) if is_class else partial(target, **keywords)
     return made
 
 

@@ -20,14 +20,12 @@ from nightjar.inference.errors import (
     PassEnded,
     QuarantineFull,
     RunFailed,
-    ShardsFailed,
 )
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger import lines
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Line
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.messages import counted_of
 from nightjar.inference.output.owner import check_room
 from nightjar.inference.records import Event, Failed, Receipt, Seen
 from nightjar.inference.run.account import SCORE
@@ -92,8 +90,7 @@ class Campaign:
         while pending := self._pending():
             self._back_off(pending.attempts)
             self._pass(pending)
-        if given_up := self._failures.given_up:
-            raise ShardsFailed(self._summary(), len(given_up), len(self.plan))
+        self._failures.check_given_up(self.plan)
 
     def _pending(self) -> Pending | None:
         """The shards of the next pass, after splitting packed shards that failed, and giving up shards without tries
@@ -226,13 +223,3 @@ class Campaign:
                 f"{self.progress.rows} that retry.max_quarantined = {self.spec.job.retry.max_quarantined:g} allows; "
                 f"look at {self.spec.revision}/quarantine, mend the rows or the model, or raise the limit"
             )
-
-    def _summary(self) -> str:
-        given_up = self._failures.given_up
-        shard, first = next(iter(given_up.items()))
-        found = self.plan.shard(shard)
-        assert found is not None
-        return (
-            f"{counted_of(len(given_up), len(self.plan), 'shard')} no result; the first is {found.label} "
-            f"(shard {shard}): {first.why}"
-        )

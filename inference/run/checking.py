@@ -34,11 +34,10 @@ from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
 from nightjar.inference.records import NO_USAGE, Piece
-from nightjar.inference.run.refusals import check_labels
+from nightjar.inference.run.refusals import check_labels, refuse_external_reads, told
 from nightjar.inference.run.request import RunRequest, worker_spec
 from nightjar.inference.run.results import Sample
 from nightjar.inference.run.resume import probe_output
-from nightjar.inference.run.scoring import refuse_external_reads, told
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.scoring.microbatches import ScoredRows

@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, SchemaMismatch, ShardsFailed
 from nightjar.inference.input.plan import Plan
+from nightjar.inference.messages import counted_of
 from nightjar.inference.records import UNREADABLE, Crumb, Event, Failed, Prepared, Preparing, Receipt, Started
 from nightjar.inference.scoring.suspects import Attempt, GivenUp, next_attempt
 
@@ -88,6 +89,24 @@ class Failures:
                 pending.shards.append(shard)
                 pending.attempts.append(decided)
         return pending
+
+    def check_given_up(self, plan: Plan) -> None:
+        """Check that every shard of the plan has a result.
+
+        Raises:
+            ShardsFailed: Some were given up; the message names the first.
+        """
+        if not self.given_up:
+            return
+        shard, first = next(iter(self.given_up.items()))
+        found, lost = plan.shard(shard), len(self.given_up)
+        assert found is not None
+        raise ShardsFailed(
+            f"{counted_of(lost, len(plan), 'shard')} no result; the first is {found.label} (shard {shard}): "
+            f"{first.why}",
+            lost,
+            len(plan),
+        )
 
     def firsts(self) -> Iterable[Failed]:
         """The first failure of each shard that did not die: one row may be to blame for a death."""

@@ -1,9 +1,10 @@
-"""Checks before anything starts that a run's job, input, output and model fit together."""
+"""Checks before anything starts that a run's job, input, output and model fit together; and what preflight noticed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from fnmatch import fnmatchcase
 from itertools import combinations, product
 from os.path import realpath
 from pathlib import Path
@@ -19,19 +20,24 @@ from nightjar.inference.input.files import with_list
 from nightjar.inference.input.listing import folders, input_folder, takes_in
 from nightjar.inference.input.plan import BEGINNING, Discovery, discover
 from nightjar.inference.input.sources.reading import read_sample
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.checks import DriftCheck
+from nightjar.inference.job.model import Job, is_pattern
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
+from nightjar.inference.ledger.epochs import LedgerWriter
+from nightjar.inference.ledger.lines import Line, Packages, Preflight
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.slices import TASKS, evaluator_of
 from nightjar.inference.output import targets
 from nightjar.inference.predictors import check_keys, input_columns, model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
-from nightjar.inference.records import Piece
+from nightjar.inference.records import Piece, Seen
 from nightjar.inference.run.request import RunRequest, check_same_run
+from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.storage.protocol import Storage, is_local, join
 from nightjar.inference.validation.gates.rules import check_label_and_gates
+from nightjar.inference.witness.seen import UNSURE, sentences
 
 LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""
@@ -84,8 +90,8 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
     if job.input.where:
         condition(job.input.where, schema)
     seen = input_columns(job, schema)
-    job.check_carried(schema.names)
-    job.check_profiled(schema.names)
+    _check_carried(job, schema.names)
+    _check_profiled(job, schema.names)
     carried = job.carried(schema.names)
     for name in (*seen, *carried, *filter(None, [job.label])):
         if schema.names.count(name) > 1:
@@ -133,6 +139,44 @@ def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
         if name not in schema.names:
             known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
             raise JobError(f"input.schema: {name!r} is not a column of the input{known}")
+
+
+def _check_carried(job: Job, names: Sequence[str]) -> None:
+    """Check that the input has the columns to carry, and that none of them is a column of the output already.
+
+    Raises:
+        JobError: It does not. Names the key.
+    """
+    for entry in job.carry:
+        if entry not in names and not any(fnmatchcase(name, entry) for name in names):
+            what = (
+                f"no column of the input matches {entry!r}"
+                if is_pattern(entry)
+                else f"{entry!r} is not a column of the input"
+            )
+            known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
+            raise JobError(f"carry: {what}{known}")
+    try:
+        job.check_columns(job.carried(names))
+    except ValueError as error:
+        raise JobError(str(error)) from None
+
+
+def _check_profiled(job: Job, names: Sequence[str]) -> None:
+    """Check that there are the columns to profile. names: all columns of the input.
+
+    Raises:
+        JobError: One is not there. Names the key.
+    """
+    known = {*job.output_types(), *names}
+    asked = {} if isinstance(job.profile.columns, str) else {"profile": job.profile.columns}
+    for index, check in enumerate(job.checks):
+        if isinstance(check, DriftCheck):
+            asked[f"checks[{index}].drift"] = check.columns
+    for key, columns in asked.items():
+        for name in columns:
+            if name not in known:
+                raise JobError(f"{key}: {name!r} is neither an output nor a column of the input{nearest(name, known)}")
 
 
 def check_model(request: RunRequest) -> None:
@@ -224,3 +268,50 @@ def check_labels(
                 return
     if wrong is not None:
         raise wrong
+
+
+def told(request: RunRequest, loaded: Loaded) -> list[str]:
+    """What preflight found and a person should know, whether or not the run goes on."""
+    on_cpu = request.job.resources.gpus > 0 and loaded.device == "cpu"
+    lost = (
+        "resources.gpus reserves GPUs, but the model runs on the CPU; `nightjar doctor` on that node says which GPUs "
+        "the frameworks find there"
+    )
+    return [*([lost] if on_cpu else []), *loaded.notes]
+
+
+_BEFORE = (
+    ". This run has results that were scored in this way. After a change of code, model or job they are scored again; "
+    "after any other change, only with --fresh"
+)
+
+
+def keep_external_reads(job: Job, loaded: Loaded, notes: Sequence[str], writer: LedgerWriter) -> None:
+    """Keep in the ledger what preflight noticed beyond the run's identity, or refuse it if the job is strict.
+
+    notes: preflight's other notes.
+
+    Raises:
+        JobError: The job is strict, and something was noticed now, or while the run's results were scored.
+    """
+    about = writer.state.about
+    refuse_external_reads(job, loaded.outside)
+    refuse_external_reads(job, about.outside.all(), _BEFORE)
+    lines: list[Line] = [*about.noticed(loaded.outside)]
+    # If nothing is left to score, nothing was loaded.
+    if loaded.packages and loaded.packages != about.tried:
+        lines.append(Packages(loaded.packages))
+    if loaded.packages and tuple(notes) != about.preflight:
+        lines.append(Preflight(tuple(notes)))
+    if lines:
+        writer.append(lines)
+
+
+def refuse_external_reads(job: Job, outside: Iterable[Seen], also: str = "") -> None:
+    """Refuse a strict job if something was noticed. also: added to the message.
+
+    Raises:
+        JobError: Something was noticed; the message lists it.
+    """
+    if job.identity.strict and (found := [seen for seen in outside if seen.kind not in UNSURE]):
+        raise JobError(f"identity: strict: {'; '.join(sentences(found))}{also}")

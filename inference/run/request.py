@@ -18,7 +18,8 @@ from nightjar.inference.errors import AlreadyExists, JobError, Missing
 from nightjar.inference.identity.identity import Identity, fix, identify
 from nightjar.inference.input.files import own_places, with_list
 from nightjar.inference.job.checks import BASELINE, RUN_ID
-from nightjar.inference.job.file import for_training, load_job
+from nightjar.inference.job.file import load_job
+from nightjar.inference.job.input import named_input
 from nightjar.inference.job.locations import fill, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
@@ -130,7 +131,7 @@ def make_request(
     """
     check_name(engine)
     path = Path(job_path).absolute()
-    job = for_training(load_job(path), inputs) if inputs else load_job(path)
+    job = _for_training(load_job(path), inputs) if inputs else load_job(path)
     given = storage
     storage = storage or storage_of(job)
     run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
@@ -171,6 +172,35 @@ def date_named(run_id: str) -> dt.date | None:
 def is_run_id(name: str) -> bool:
     """Whether a run can have this name."""
     return re.fullmatch(RUN_ID, name) is not None
+
+
+def _for_training(job: Job, inputs: tuple[str, ...]) -> Job:
+    """The job of `nightjar baseline`: the same columns of another input, which no check of the job judges. inputs: of
+    the command line, so relative to the current folder.
+
+    Raises:
+        JobError: The job describes no columns, or an input is no place.
+    """
+    if not job.profiling:
+        raise JobError(
+            "profile: a baseline is what columns look like, and the job describes none; write `profile: all`, or a "
+            "check on drift as {drift: all, against: baseline}"
+        )
+    if is_dated(job.output.uri):
+        raise JobError(
+            "output.uri: has a {date}, so each night is in a place of its own, where no other run is found to compare "
+            "with; take the {date} out of it"
+        )
+    given = named_input(job.input, inputs, "--input").model_copy(update={"wait": None})
+    # The input of nights is no code of this run either.
+    source, target, *more = job.templates
+    return job.model_copy(
+        update={
+            "input": given,
+            "templates": tuple(map(location, (given.uri, target, *given.others, source, *more))),
+            "judged": False,
+        }
+    )
 
 
 def _which(

@@ -1,4 +1,6 @@
-"""What a run begins with: the output that it owns, the revision that it continues, the results that it takes over."""
+"""What a run begins with: the output that it owns, the revision that it continues, the results that it takes over; and
+whether that leaves anything to score.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,19 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output import targets
 from nightjar.inference.output.owner import claim_output, naming_output
 from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.lease import leased
-from nightjar.inference.run.request import RunRequest, record_run
+from nightjar.inference.run.request import RunRequest, identity_of, record_run
+from nightjar.inference.run.results import RunPlan, Scored
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join, read_control, same_version
+from nightjar.inference.validation.manifest import read_manifest
 
 
 def claim(request: RunRequest) -> None:
@@ -50,6 +56,22 @@ def probe_output(request: RunRequest) -> None:
             "could overwrite each other; use another one, or set output.single_writer: true if nothing else ever "
             "runs this job"
         )
+
+
+def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
+    """Plan what would be scored, and say what the ledger already has. Writes nothing.
+
+    Raises:
+        JobError: a table of the job's cannot be written, or cannot take the columns.
+    """
+    targets.check(request.storage, request.job, discovery.schema)
+    identity = identity_of(request, discovery.schema)
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    known = newest if revs.planned_by(newest) == identity.fingerprint and not request.fresh else None
+    previous = known.plan() if known else None
+    made = make_plan(discovery, request.job, identity.fingerprint, previous).limited(request.limit)
+    state = newest.state if newest and not request.fresh else None
+    return RunPlan(made, state, why_again(request, identity, made, newest))
 
 
 def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.Snapshot | None) -> int:
@@ -307,3 +329,63 @@ def summed(found: list[str]) -> str:
 def _plain(value: Any) -> Any:
     """The value as it comes back from storage, where tuples are lists."""
     return json.loads(json.dumps(value))
+
+
+def was_published(request: RunRequest) -> bool:
+    """Whether the run's newest revision is published and finished, so that there may be nothing left to score."""
+    number = 0 if request.fresh else revs.newest_number(request.storage, request.run_uri)
+    return number > 0 and revs.is_finished(request.storage, request.run_uri, number)
+
+
+def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
+    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is None or not newest.sealed:
+        return False
+    return is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
+
+
+def is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
+    """Whether the newest, published revision equals what this run would make."""
+    if request.fresh or revs.planned_by(newest) != fingerprint:
+        return False
+    previous = newest.plan()
+    wanted = make_plan(discovery, request.job, fingerprint, previous).limited(request.limit)
+    if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
+        return False
+    return set(previous.ids()) == set(wanted.ids()) and _counted_alike(request, newest)
+
+
+def _counted_alike(request: RunRequest, newest: revs.Revision) -> bool:
+    """Whether the figures of a published revision are of the accumulators as they are now. If not, the run makes a
+    revision that takes over all results, and their figures are made anew.
+    """
+    if not request.job.accumulators:
+        return True
+    assert newest.state.intent is not None
+    found = read_manifest(request.storage, request.output, newest.state.intent.published).metrics.accumulators
+    now = {name: (uses, request.scoring.counting) for name, uses in request.job.accumulators.items()}
+    return {name: (each.uses, each.code) for name, each in found.items()} == now
+
+
+def finished(request: RunRequest, newest: revs.Revision) -> Scored:
+    """The result of the step for a published revision to which nothing has to be added."""
+    assert newest.state.intent is not None
+    entry = newest.state.intent.published
+    manifest = read_manifest(request.storage, request.output, entry)
+    totals = manifest.totals
+    progress = Progress(
+        shards=totals.shards,
+        rows=totals.rows_in,
+        done_shards=totals.shards,
+        counts=NO_COUNTS + totals,
+        ceilings=totals.ceilings,
+        usage=totals.usage,
+        usage_before=totals.usage,
+        reused_shards=totals.shards,
+        reused_rows=totals.rows_in,
+    )
+    notes = manifest.remarks().notes(progress.counts.batches_cut, progress.ceilings)
+    # What readers see is published, also where the storage did not let the ledger say so.
+    published = newest.state.published or newest.state.intent
+    return Scored(newest.number, newest.state.epoch, progress, entry, published.number, warnings=notes)

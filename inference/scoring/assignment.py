@@ -1,4 +1,4 @@
-"""What is sent to a worker: the run's part once, and one assignment for each attempt at a shard."""
+"""What is sent to a worker: the run's part once, and one assignment for each attempt at a shard; and what it opens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 import pyarrow as pa
 from pydantic import SecretStr
 
+from nightjar.inference.arrow_types import value_bytes
 from nightjar.inference.errors import JobError, NightjarError, raised, traced
 from nightjar.inference.identity.code import explained
 from nightjar.inference.identity.identity import NO_CODE, ScoringSet, changed_package, package_files
@@ -23,11 +24,13 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import ModelJob, model_jobs, modules_of
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
-from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer
+from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer, model_columns
 from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import Shard
 from nightjar.inference.scoring.memory import release
+from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThread, ScoreRows
 from nightjar.inference.scoring.suspects import Attempt
+from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.witness import audit as witness
 
@@ -266,3 +269,97 @@ def aside_folder(run: OfRun, job: Job) -> Path:
     folder = place_code(run.scoring.checks, Path(run.cache))[0]
     os.chdir(folder)
     return Path(folder)
+
+
+# ---- the models of a process -----------------------------------------------------------------------------------
+
+PACKED_ROWS, PACKED_ROWS_GPU = 2048, 16384
+"""Rows of a micro-batch that a predictor packs into calls of the model: many, so that it finds rows of one size; and
+few enough that a large model on a few cores, at four rows a second, is done with them before `retry.stall_s`."""
+
+
+class BatchSize:
+    """The largest micro-batch, kept from table to table, so that running out of memory happens only once.
+
+    most: the rows in use. forced: the same if lack of memory reduced them, else 0.
+    """
+
+    def __init__(self, most: int) -> None:
+        if most < 1:
+            raise ValueError(f"a micro-batch has at least one row, not {most}")
+        self.most = most
+        self.forced = 0
+
+    def force(self, most: int) -> None:
+        """Reduce the size, because memory did not suffice for more than this."""
+        self.most = self.forced = most
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedModel:
+    """A model, and what is needed to score with it."""
+
+    name: str
+    """Empty for the only model of a job."""
+    prefix: str
+    """Of the names of its output columns."""
+    columns: tuple[str, ...]
+    """The input columns that it takes."""
+    types: Mapping[str, pa.DataType]
+    """Its outputs, by the names that the model gives them."""
+    scorer: ScoreRows
+    size: BatchSize
+    """Of its micro-batches."""
+    preparer: Preparer | None = None
+
+
+def loaded_models(
+    spec: WorkerSpec,
+    scorers: Sequence[Scorer],
+    *,
+    only: str | None = None,
+    thread: PreparingThread | None = None,
+    watch: Stopwatch | None = None,
+) -> tuple[LoadedModel, ...]:
+    """The models of a job with their scorers, in the job's order.
+
+    only: the name of the one model that is loaded. thread: prepares batches while models compute. watch: of the thread
+    that scores.
+    """
+    chosen = [each for each in model_jobs(spec.job) if only in {None, each.model.name}]
+    return tuple(
+        LoadedModel(
+            each.model.name,
+            each.model.prefix,
+            model_columns(each, spec.schema),
+            each.model.output_types(),
+            scorer,
+            batch_size(each, spec.schema),
+            Preparer(scorer, thread, watch),
+        )
+        for each, scorer in zip(chosen, scorers, strict=True)
+    )
+
+
+def batch_size(job: ModelJob, schema: pa.Schema) -> BatchSize:
+    """The size of a model's micro-batches to begin with. It depends only on the job and the schema."""
+    size, framework, gpu = job.model.batch_size, job.model.framework, job.resources.gpus > 0
+    if isinstance(size, int):
+        return BatchSize(size)
+    if framework.rows:
+        return BatchSize(framework.rows[gpu])
+    features = pa.schema([schema.field(name) for name in model_columns(job, schema)])
+    return BatchSize(auto_batch_rows(features, gpu, framework.packs))
+
+
+def auto_batch_rows(schema: pa.Schema, gpu: bool, packs: bool = False) -> int:
+    """Rows per micro-batch for `batch_size: auto`: a pure function of the features and the device.
+
+    The largest power of two whose features take at most 4 MiB (64 MiB on a GPU), from 32 to 16,384
+    (65,536) rows. Text counts as 256 bytes, a list of unknown length as 64 items. packs: as in `Framework`.
+    """
+    if packs:
+        return PACKED_ROWS_GPU if gpu else PACKED_ROWS
+    target, most = (64 << 20, 65536) if gpu else (4 << 20, 16384)
+    width = max(1, int(sum(max(1, value_bytes(column.type, text=256, items=64)) for column in schema)))
+    return min(most, 1 << (max(32, target // width).bit_length() - 1))

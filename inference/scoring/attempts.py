@@ -13,21 +13,71 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import NightjarError, OverBudget, ProcessSpoilt, ShardTooSlow
 from nightjar.inference.input.sources.reading import read_piece, read_sample
-from nightjar.inference.input.sources.rows import RowsRead
+from nightjar.inference.input.sources.rows import RowsRead, shifted
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
 from nightjar.inference.records import Crumb, Event, Failed, Piece, Receipt, Started
 from nightjar.inference.scoring import memory
-from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.witness import audit as witness
+
+
+class JoinedPieces:
+    """Consecutive pieces of a shard as one table, so that small files share micro-batches.
+
+    pieces: with the rows that they have. reads: each as it was read. table: the rows of all of them, without those that
+    were left out. starts: the index of the first row of each, and at last the number of rows. rows: of each row of the
+    table the index in its file. left_out: how many rows were left out. failures: index in the table → why the row could
+    not be read.
+    """
+
+    def __init__(self, pieces: Sequence[Piece], reads: Sequence[RowsRead]) -> None:
+        # A piece's rows may not have been known before.
+        self.pieces = [replace(piece, rows=read.rows) for piece, read in zip(pieces, reads, strict=True)]
+        self.reads = tuple(reads)
+        self.starts = np.cumsum([0, *(read.table.num_rows for read in reads)])
+        self.rows = np.concatenate(
+            [np.asarray(read.indices()) + piece.first_row for piece, read in zip(pieces, reads, strict=True)]
+        )
+        self.left_out = sum(read.left_out for read in reads)
+        if len(reads) == 1:
+            self.table, self.failures = reads[0].table, dict(reads[0].failures)
+            return
+        self.table = pa.concat_tables([read.table for read in reads]).unify_dictionaries()
+        self.failures = {}
+        for start, read in zip(self.starts.tolist(), reads, strict=False):
+            self.failures |= shifted(read.failures, start)
+
+    def within(self, uri: str, row: int, rows: int = 1) -> range:
+        """The rows of the table that are rows [row, row + rows) of a file; empty if none of them is here."""
+        for piece, start, end in zip(self.pieces, self.starts, self.starts[1:], strict=False):
+            low, high = start + np.searchsorted(self.rows[start:end], (row, row + rows))
+            if piece.uri == uri and low < high:
+                return range(int(low), int(high))
+        return range(0)
+
+    def at(self, row: int) -> int:
+        """Of a row of the table: its index in its file; of several files, the row."""
+        return int(self.rows[row]) if len(self.pieces) == 1 else row
+
+    def place(self, first: int, rows: int = 1) -> tuple[str, int, int]:
+        """The file and the rows there of the table's rows [first, first + rows): uri, first row, number of rows.
+
+        If they are of several files, the number is 0, because no row of the first file alone is meant.
+        """
+        at = int(np.searchsorted(self.starts, first, side="right")) - 1
+        low = int(self.rows[first])
+        # Rows between may have been left out.
+        within = first + rows <= self.starts[at + 1]
+        return self.pieces[at].uri, low, int(self.rows[first + rows - 1]) - low + 1 if within else 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,10 +1,14 @@
-"""Scores a table: outputs for the rows that can be scored, and a failure for each row that cannot.
+"""Scores a table with all models of a job: outputs for rows that can be scored, and a failure for each that cannot.
 
-This is pure: no Ray, no storage, no framework. Rows go to the scorer in micro-batches. A micro-batch that raises is cut
-in two, again and again, down to the rows that fail alone; a row whose output is an exception fails at once. One that
-runs out of memory is cut in two, and the smaller size is remembered. Every row ends exactly once, in
-`ScoredRows.outputs` or in `ScoredRows.failures`. If only rows together fail, the attempt ends with `BatchesBroken`,
-because scoring row by row would take all night; if they have not one value each, it ends at once.
+This is pure: no Ray, no storage, no framework. Rows go to each model in micro-batches of its own size. A micro-batch
+that raises is cut in two, again and again, down to the rows that fail alone; a row whose output is an exception fails
+at once. One that runs out of memory is cut in two, and the smaller size is remembered. If only rows together fail, the
+attempt ends with `BatchesBroken`, because scoring row by row would take all night; if they have not one value each, it
+ends at once.
+
+Every row of a model ends exactly once, in its outputs or in its failures. A row that one model cannot score keeps the
+outputs of the others, has null for that model's outputs, and a failure under that model's name. A row that no model can
+score is lost whole; with one model this is each failed row.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import (
     BatchesBroken,
+    JobError,
     LengthInvalid,
     NightjarError,
     OutputInvalid,
@@ -31,9 +36,10 @@ from nightjar.inference.errors import (
 from nightjar.inference.input.sources.rows import over_budget
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
-from nightjar.inference.predictors.outputs import RowsRaised
+from nightjar.inference.predictors.scorer import RowsRaised
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.prepared_batches import Batch, Preparer
+from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
+from nightjar.inference.scoring.prepared_batches import Batch, ScoreRows
 
 ALLOWED = 16
 """The number of broken batches that every table may have; finding them takes only seconds."""
@@ -41,23 +47,6 @@ ALLOWED = 16
 SHARE = 0.5
 """Broken batches allowed per batch scored whole, so that an attempt goes on if each batch fails once, but not its
 halves."""
-
-
-class BatchSize:
-    """The largest micro-batch, kept from table to table, so that running out of memory happens only once.
-
-    most: the rows in use. forced: the same if lack of memory reduced them, else 0.
-    """
-
-    def __init__(self, most: int) -> None:
-        if most < 1:
-            raise ValueError(f"a micro-batch has at least one row, not {most}")
-        self.most = most
-        self.forced = 0
-
-    def force(self, most: int) -> None:
-        """Reduce the size, because memory did not suffice for more than this."""
-        self.most = self.forced = most
 
 
 class Cuts:
@@ -104,12 +93,6 @@ class Cuts:
 
 
 T = TypeVar("T")
-ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
-"""A function from n rows to exactly n values of each declared output; it may raise. `RowsRaised` costs single rows."""
-
-_ScorerOf = Callable[[pa.Table, Sequence[int]], ScoreRows]
-"""Rows, and their indices in the whole table → what scores these rows."""
-
 _NO_ROWS = range(0)
 
 
@@ -138,7 +121,7 @@ class ScoredRows:
 
 
 def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = lambda _: None) -> T:
-    """Run a generator (usually `score_table`) to its end, and return its result."""
+    """Run a generator (usually `score_models`) to its end, and return its result."""
     while True:
         try:
             step = next(steps)
@@ -148,65 +131,99 @@ def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = l
         on_step(step)
 
 
-def score_table(
+def score_models(
     table: pa.Table,
-    scorer: ScoreRows,
-    size: BatchSize,
-    types: dict[str, pa.DataType],
+    models: Sequence[LoadedModel],
     *,
     skip: Mapping[int, RowFailure] = {},
-    singly: range = _NO_ROWS,
+    died: Mapping[str, Mapping[int, RowFailure]] = {},
+    singly: Mapping[str, range] = {},
     budget: int | None = None,
     at: Callable[[int], int] = int,
-    cuts: Cuts | None = None,
-    preparer: Preparer | None = None,
+    cuts: Callable[[], Cuts] = Cuts,
+    complete: bool = False,
     ahead: bool = True,
-    shipped: Sequence[Batch] = (),
-    model: str = "",
+    shipped: Mapping[str, Sequence[Batch]] = {},
 ) -> Generator[Ahead, None, ScoredRows]:
-    """Score a table, yielding `Ahead` before each call of the scorer and returning `ScoredRows`.
+    """Score a table, yielding `Ahead` before each call of a scorer and returning `ScoredRows`.
 
-    Micro-batches are counted off from the table's first row, so that results do not depend on how the table was read.
-    Where memory does not suffice, the batch that was cut ahead is scored in parts of the smaller size. skip: row →
-    failure; these rows never go to the scorer. singly: rows that are each scored alone. at: of a row of the table the
-    index in its file, for messages. cuts: counts the batches that raise, and how many may. preparer:
-    scores in place of the scorer, and with `ahead` prepares the next micro-batch meanwhile; shipped: what it need not
-    prepare. model: the name of the scorer's model, if the job has several.
+    skip: row → failure; these rows never go to a scorer. died: the same for single models. singly: rows that are each
+    scored alone. budget: of rows, however many models cannot score them. at: of a row of the table the index in its
+    file, for messages. cuts: counts the batches of a model that raise, and how many may. complete: a row that any model
+    cannot score is lost whole. ahead: prepare the next micro-batch while a model computes. shipped: the batches that
+    came prepared. died, singly and shipped are given for each model by its name.
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
         BatchesBroken: Too many batches raise though each of their rows can be scored; or one had not one value for each
             row, though smaller ones of the same rows have.
-        NightjarError: The scorer raised one other than `OutputInvalid`, which is not about a row.
+        NightjarError: A scorer raised one other than `OutputInvalid`, which is not about a row.
         ProcessSpoilt: This process has lost its device; the last `Ahead` named the rows.
     """
-    scorer_of: _ScorerOf = preparer.take if preparer else lambda *_: scorer
-    scoring = _Scoring(scorer_of, size, types, budget, at, cuts or Cuts(), model)
-    skipped = sorted(skip)
-    for row in skipped:
-        if not 0 <= row < table.num_rows:
-            raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
-        scoring.skip(row, skip[row])
+    found = []
+    failed: dict[int, RowFailure] = {}
+    for model in models:
+        try:
+            scored = yield from _Scoring(model, budget, at, cuts()).table(
+                table.select(list(model.columns)),
+                skip={**skip, **died.get(model.name, {})},
+                singly=singly.get(model.name, _NO_ROWS),
+                ahead=ahead,
+                shipped=shipped.get(model.name, ()),
+            )
+        except (BatchesBroken, JobError) as error:
+            if not model.name:
+                raise
+            raise type(error)(f"models.{model.name}: {error}") from error
+        found.append(scored)
+        failed = {failure.row: failure for failure in scored.failures} | failed
+        _check_budget(failed, budget, at)
+    return _side_by_side(table.num_rows, models, found, skip, complete)
 
-    if preparer:
-        preparer.start(shipped)
-    pieces = micro_batches(table, size, skipped, singly)
-    following = next(pieces, None)
-    while (piece := following) is not None:
-        ready = scorer_of(piece.table, piece.rows)
-        following = next(pieces, None)
-        if preparer and ahead and following is not None:
-            preparer.begin(following.table, following.rows)
-        yield from scoring.rows(piece, ready)
-    if preparer:
-        preparer.start(())
-    return scoring.scored(table.num_rows)
+
+def _check_budget(failures: Mapping[int, RowFailure], budget: int | None, at: Callable[[int], int]) -> None:
+    if budget is not None and len(failures) > budget:
+        raise over_budget(failures, budget, at(min(failures)) - min(failures))
+
+
+def _side_by_side(
+    rows: int,
+    models: Sequence[LoadedModel],
+    found: Sequence[ScoredRows],
+    skip: Mapping[int, RowFailure],
+    complete: bool,
+) -> ScoredRows:
+    """The outputs of all models for the rows that are kept. rows: of the table."""
+    scored = np.ones((len(models), rows), dtype=bool)
+    for each, by_model in zip(found, scored, strict=True):
+        by_model[[failure.row for failure in each.failures]] = False
+    keeps = scored.all(axis=0) if complete else scored.any(axis=0)
+    kept = np.flatnonzero(keeps)
+    columns: dict[str, pa.ChunkedArray] = {}
+    for model, each, by_model in zip(models, found, scored, strict=True):
+        outputs = (
+            each.outputs
+            if by_model[kept].all() and each.outputs.num_rows == kept.size
+            else _at(each.outputs, by_model, kept)
+        )
+        columns |= {f"{model.prefix}{name}": outputs[name] for name in outputs.column_names}
+    # A row that was skipped for all models has one failure.
+    every = (failure for each in found for failure in each.failures if each is found[0] or failure.row not in skip)
+    failures = sorted(every, key=lambda failure: failure.row)
+    cut = sum(each.batches_cut for each in found)
+    return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures), cut)
+
+
+def _at(outputs: pa.Table, scored: np.ndarray, kept: np.ndarray) -> pa.Table:
+    """A model's outputs for the kept rows: null where the model has none. scored: whether it has, by row."""
+    at = np.cumsum(scored) - 1
+    return outputs.take(pa.array(at[kept], mask=~scored[kept]))
 
 
 def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int], singly: range = _NO_ROWS) -> Iterator[Slice]:
     """The micro-batches of a table, less the rows to skip. Each has as many rows as the size allows when it is cut.
 
-    skipped: ascending. singly: as of `score_table`.
+    skipped: ascending. singly: rows that are each scored alone.
     """
     first = 0
     while first < table.num_rows:
@@ -259,17 +276,48 @@ class _Scored:
 
 @dataclass(slots=True)
 class _Scoring:
-    """Scores rows, and keeps what became of them. at: of a row of the table the index in the file."""
+    """Scores the rows of one table with one model, and keeps what became of them. Its fields and arguments are those of
+    `score_models`.
+    """
 
-    scorer_of: _ScorerOf
-    size: BatchSize
-    types: dict[str, pa.DataType]
+    model: LoadedModel
     budget: int | None
     at: Callable[[int], int]
     cuts: Cuts
-    model: str
     chunks: list[list[pa.Array]] = field(default_factory=list)
     failures: dict[int, RowFailure] = field(default_factory=dict)
+
+    def table(
+        self, table: pa.Table, skip: Mapping[int, RowFailure], singly: range, ahead: bool, shipped: Sequence[Batch]
+    ) -> Generator[Ahead, None, ScoredRows]:
+        """Score a table.
+
+        Micro-batches are counted off from its first row, so that results do not depend on how the table was read. Where
+        memory does not suffice, the batch that was cut ahead is scored in parts of the smaller size.
+        """
+        preparer, skipped = self.model.preparer, sorted(skip)
+        for row in skipped:
+            if not 0 <= row < table.num_rows:
+                raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
+            self.skip(row, skip[row])
+        if preparer:
+            preparer.start(shipped)
+        pieces = micro_batches(table, self.model.size, skipped, singly)
+        following = next(pieces, None)
+        while (piece := following) is not None:
+            ready = self.scorer_of(piece)
+            following = next(pieces, None)
+            if preparer and ahead and following is not None:
+                preparer.begin(following.table, following.rows)
+            yield from self.rows(piece, ready)
+        if preparer:
+            preparer.start(())
+        return self.scored(table.num_rows)
+
+    def scorer_of(self, piece: Slice) -> ScoreRows:
+        """What scores these rows."""
+        preparer = self.model.preparer
+        return preparer.take(piece.table, piece.rows) if preparer else self.model.scorer
 
     def rows(self, piece: Slice, ready: ScoreRows | None = None, around: str = "") -> Generator[Ahead, None, None]:
         """Score rows as one batch, or as several if memory does not suffice; in halves where a batch raises.
@@ -277,14 +325,15 @@ class _Scoring:
         ready: scores a whole micro-batch; None for a half of one. around: what is wrong with the largest unaligned
         batch around the rows, as a sentence.
         """
-        size, before = self.size, (self.size.most, self.size.forced)
+        size = self.model.size
+        before = size.most, size.forced
         done, everything = 0, len(piece.rows)
         while done < everything:
             fitting = min(everything - done, size.most)
             now = piece if fitting == everything else piece.part(done, done + fitting)
-            yield now.ahead(self.model)
-            score = ready if ready and now is piece else self.scorer_of(now.table, now.rows)
-            outcome = _attempt(score, now.table, self.types)
+            yield now.ahead(self.model.name)
+            score = ready if ready and now is piece else self.scorer_of(now)
+            outcome = _attempt(score, now.table, self.model.types)
             several = len(now.rows) > 1
             if isinstance(outcome, _Raised) and outcome.memory and several:
                 size.force((len(now.rows) + 1) // 2)
@@ -320,17 +369,15 @@ class _Scoring:
 
     def fail(self, row: int, failure: RowFailure) -> None:
         """The scorer raised for a row. failure: as of any row."""
-        self.skip(row, replace(failure, model=self.model))
+        self.skip(row, replace(failure, model=self.model.name))
 
     def skip(self, row: int, failure: RowFailure) -> None:
         """A row is not scored."""
         self.failures[row] = replace(failure, row=row)
-        if self.budget is not None and len(self.failures) > self.budget:
-            first = min(self.failures)
-            raise over_budget(self.failures, self.budget, self.at(first) - first)
+        _check_budget(self.failures, self.budget, self.at)
 
     def scored(self, rows: int) -> ScoredRows:
-        schema = pa.schema(list(self.types.items()))
+        schema = pa.schema(list(self.model.types.items()))
         columns = [
             pa.chunked_array([chunk[index] for chunk in self.chunks], type=column.type)
             for index, column in enumerate(schema)
@@ -354,7 +401,7 @@ def _without(piece: Slice, skipped: list[int]) -> Slice:
     return Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), [row - base for row in gaps]).tolist())
 
 
-def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) -> _Scored | _Raised:
+def _attempt(scorer: ScoreRows, table: pa.Table, types: Mapping[str, pa.DataType]) -> _Scored | _Raised:
     try:
         return _Scored(_checked(scorer(table), table.num_rows, types), {})
     except RowsRaised as some:
@@ -366,7 +413,7 @@ def _attempt(scorer: ScoreRows, table: pa.Table, types: dict[str, pa.DataType]) 
         return _raised(error, own=True)
 
 
-def _checked(outputs: dict[str, pa.Array], rows: int, types: dict[str, pa.DataType]) -> list[pa.Array]:
+def _checked(outputs: dict[str, pa.Array], rows: int, types: Mapping[str, pa.DataType]) -> list[pa.Array]:
     """The declared outputs in order, checked, so that a faulty scorer cannot shift rows."""
     for name, type_ in types.items():
         if name not in outputs:

@@ -20,7 +20,8 @@ from nightjar.inference.input.sources.rows import taken
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.microbatches import Ahead, BatchSize, ScoredRows
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows
 
 
 def differences(

@@ -39,12 +39,12 @@ from nightjar.inference.metrics.columns import ColumnState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
-from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.microbatches import BatchSize, Cuts, ScoredRows, drained
-from nightjar.inference.scoring.models import LoadedModel, score_models
+from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
+from nightjar.inference.scoring.attempts import JoinedPieces
+from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
 from nightjar.inference.scoring.prepared_batches import Pickled
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.witness import audit as witness
 
 SAMPLE_ROWS = 32

@@ -25,6 +25,9 @@ from nightjar.inference.predictors import Scorer
 from nightjar.inference.predictors.batches import own_table
 from nightjar.inference.stopwatch import Stopwatch
 
+ScoreRows = Callable[[pa.Table], dict[str, pa.Array]]
+"""A function from n rows to exactly n values of each declared output; it may raise. `RowsRaised` costs single rows."""
+
 _SLICED = 2
 """A table whose buffers have at least so many times its own bytes is copied before it is sent."""
 
@@ -204,7 +207,7 @@ class Preparer:
         if self._thread and rows:
             self._begun = rows, self._thread.submit(lambda: self._prepared(table, rows))
 
-    def take(self, table: pa.Table, rows: Sequence[int]) -> Callable[[pa.Table], dict[str, pa.Array]]:
+    def take(self, table: pa.Table, rows: Sequence[int]) -> ScoreRows:
         """What scores these rows. What was begun is taken."""
         thread = self._thread
         if thread is None:

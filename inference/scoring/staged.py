@@ -21,14 +21,12 @@ from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoil
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
-from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_stage
-from nightjar.inference.scoring.attempts import At, Running, Worker
+from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
+from nightjar.inference.scoring.attempts import At, JoinedPieces, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
-from nightjar.inference.scoring.models import batch_size
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
 from nightjar.inference.scoring.watchdog import answering
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.witness import audit as witness
 
 PARCEL_BYTES = 512 << 20
@@ -43,7 +41,7 @@ class PreparingWorker(Worker):
         super().__init__(spec, spec.job.stage.cores, turn_to)
         self._opened = open_stage(spec)
         self.spec = spec = self._opened.reading(spec)
-        self._sizes = [batch_size(spec, index) for index in range(len(spec.job.models))]
+        self._sizes = [batch_size(each, spec.schema) for each in model_jobs(spec.job)]
         self.handed: tuple[Assignment, pa.Array] | None = None
         """While `Prepared` is yielded: the shard's assignment, and its packed parcel as one row."""
 

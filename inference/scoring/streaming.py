@@ -28,13 +28,11 @@ from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
 from nightjar.inference.records import NO_USAGE, Crumb, Event, Receipt, Started
-from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.attempts import At, Running
-from nightjar.inference.scoring.microbatches import BatchSize, drained
-from nightjar.inference.scoring.models import score_models
+from nightjar.inference.scoring.assignment import Assignment, BatchSize, WorkerSpec
+from nightjar.inference.scoring.attempts import At, JoinedPieces, Running
+from nightjar.inference.scoring.microbatches import drained, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import Assembly, ShardWorker
 
 MOST_OPEN = 32
 """The most shards that are underway at once, however few rows they have: each is in memory, and lost with the

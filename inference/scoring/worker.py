@@ -15,10 +15,18 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from itertools import chain
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
 
 from nightjar.inference.errors import Fenced
+from nightjar.inference.input.sources.rows import selected, taken
 from nightjar.inference.ledger.ledger import Ledger
+from nightjar.inference.metrics.profile import drawn, profiled
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
+from nightjar.inference.output.quarantine import write_quarantine
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.records import (
     NO_USAGE,
@@ -28,16 +36,16 @@ from nightjar.inference.records import (
     Part,
     Receipt,
     RowFailure,
+    Shard,
     Spent,
     Started,
     Usage,
+    replay_command,
 )
-from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, open_scorers
-from nightjar.inference.scoring.attempts import IDLE, At, Running, Worker
+from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, loaded_models, open_scorers
+from nightjar.inference.scoring.attempts import IDLE, At, JoinedPieces, Running, Worker
 from nightjar.inference.scoring.memory import in_use
-from nightjar.inference.scoring.microbatches import ScoredRows
-from nightjar.inference.scoring.models import loaded_models, score_models
+from nightjar.inference.scoring.microbatches import ScoredRows, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
@@ -49,6 +57,82 @@ _MEASURED_S = 10.0
 SWITCH_S = 0.0005
 """Seconds for which another thread keeps Python while the one that calls the model waits for it: a tenth of Python's
 default, because a model on a GPU waits so long each time that it comes back from the device."""
+
+
+class Assembly:
+    """What one attempt at a shard has scored.
+
+    scored: as of `score_models`. table: the shard's output, in input order. failed: rows in the quarantine, each once.
+    lost: those of them that are not written; the others only some of several models could not score.
+    """
+
+    def __init__(self, spec: WorkerSpec, shard: Shard, joined: JoinedPieces, scored: ScoredRows) -> None:
+        self.spec, self.shard, self.scored = spec, shard, scored
+        self.rows_in, self.left_out = joined.table.num_rows, joined.left_out
+        schema = sink.output_schema(spec.job, spec.schema)
+        carried = spec.job.carried(spec.schema.names)
+        self._profiled = profiled(spec.job, spec.schema)
+        # Columns that are not written, but counted.
+        labels = [spec.job.label] if spec.job.label else []
+        beside = dict.fromkeys([*(name for name in self._profiled if name not in schema.names), *labels])
+        kept, rows, edges = joined.table, joined.rows, joined.starts
+        if scored.kept is not None:
+            kept, rows = selected(kept, scored.kept), rows[scored.kept]
+            edges = np.searchsorted(scored.kept, joined.starts)
+        uris = [piece.uri for piece in joined.pieces]
+        lineage = sink.lineage(uris, np.diff(edges), rows)
+        columns: list[Any] = [*(kept[name] for name in carried), *scored.outputs.columns, *lineage]
+        self.table, self._beside = pa.Table.from_arrays(columns, schema=schema), kept.select(list(beside))
+        if len(uris) > 1:
+            self.table, self._beside = self.table.combine_chunks(), self._beside.combine_chunks()
+        drawn_of = (
+            (low, drawn(uri, rows[low:high], spec.job.profile.share))
+            for uri, low, high in zip(uris, edges, edges[1:], strict=False)
+        )
+        self._drawn = [low + found for low, found in drawn_of if found is not None]
+        self.failed = len({failure.row for failure in scored.failures})
+        self.lost: int = self.rows_in - kept.num_rows
+        self._bad: list[tuple[str, int, RowFailure, str]] = []
+        if scored.failures:
+            self._add_failures(joined, scored.failures)
+
+    def name(self, kind: str) -> str:
+        return sink.part_name(kind, self.shard.id, self.spec.epoch)
+
+    def _add_failures(self, joined: JoinedPieces, failures: Sequence[RowFailure]) -> None:
+        for failure in failures:
+            uri, row, _ = joined.place(failure.row)
+            again = replay_command(self.spec.job_path, self.spec.run, self.shard, uri, row, failure.model)
+            self._bad.append((uri, row, failure, again))
+        rows, lines = np.unique([failure.row for failure in failures], return_inverse=True)
+        bad = selected(joined.table, rows)
+        self._bad_inputs = bad if rows.size == len(failures) else taken(bad, lines)
+
+    def metrics(self) -> Metrics:
+        """The states of the rows that are written."""
+        # Over the whole shard at once, so that the metrics do not depend on micro-batches.
+        metrics, label = Metrics.for_job(self.spec.job, self._profiled), self.spec.job.label
+        metrics.update(self.table, self._beside[label] if label else None)
+        if metrics.profile is not None:
+            metrics.profile.update(*(self._described(each) for each in (self.table, self._beside)))
+        return metrics
+
+    def _described(self, table: pa.Table) -> pa.Table:
+        table = table.select([name for name in table.column_names if name in self._profiled])
+        return selected(table, np.concatenate(self._drawn)) if self._drawn else table
+
+    def write_quarantine(self, storage: Storage) -> Part | None:
+        if not self._bad:
+            return None
+        return write_quarantine(
+            storage,
+            self.spec.revision,
+            self.name("quarantine"),
+            self.shard.id,
+            self._bad,
+            self._bad_inputs,
+            several=self.spec.job.several,
+        )
 
 
 class ShardWorker(Worker):

@@ -27,12 +27,12 @@ from nightjar.inference.messages import clip, counted
 from nightjar.inference.output.parts import read_data
 from nightjar.inference.output.quarantine import MODEL, read_quarantine
 from nightjar.inference.records import RowFailure, Shard
-from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
-from nightjar.inference.scoring.assignment import WorkerSpec, open_scorers
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
-from nightjar.inference.scoring.models import LoadedModel, loaded_models, score_models
+from nightjar.inference.scoring.assignment import LoadedModel, WorkerSpec, loaded_models, open_scorers
+from nightjar.inference.scoring.attempts import JoinedPieces
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained, score_models
 from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
 from nightjar.inference.scoring.watchdog import Watchdog, answering
+from nightjar.inference.scoring.worker import Assembly
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
 

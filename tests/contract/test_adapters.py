@@ -29,8 +29,9 @@ from nightjar.inference.job.seams import FRAMEWORKS
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
-from predicting import dependence, loaded_by_looking
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
+from predicting import dependence, loaded_by_looking, score_table
 
 F32 = pa.float32()
 WEIGHTS, BIAS = np.array([1.0, 2.0]), 0.5

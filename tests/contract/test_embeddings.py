@@ -20,7 +20,9 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from predicting import score_table
 from textmodels import (
     POSITIONS,
     WIDTH,

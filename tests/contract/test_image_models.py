@@ -19,9 +19,10 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.tensors import VariableShapedTensor
-from predicting import loaded_by_looking
+from predicting import loaded_by_looking, score_table
 from support import Lake
 from textmodels import text_job
 

@@ -14,7 +14,9 @@ from modeljobs import model_job
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
+from predicting import score_table
 from textmodels import save_model, sentences, text_job, transformers
 
 skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")

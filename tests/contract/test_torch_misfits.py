@@ -16,8 +16,9 @@ from modeljobs import model_job
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of, is_device_lost, is_memory
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
-from predicting import MakeJob
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
+from predicting import MakeJob, score_table
 from torchnets import (
     F32,
     WEIGHTS,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,7 +17,10 @@ from modeljobs import model_job
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
+from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, ScoredRows, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
+from nightjar.inference.scoring.prepared_batches import Batch, Preparer, ScoreRows
 
 torch = lazily("torch")
 
@@ -27,6 +30,26 @@ T = TypeVar("T")
 
 
 MakeJob = Callable[..., Job]
+
+
+def score_table(
+    table: pa.Table,
+    scorer: ScoreRows,
+    size: BatchSize,
+    types: Mapping[str, pa.DataType],
+    *,
+    cuts: Cuts | None = None,
+    preparer: Preparer | None = None,
+    singly: range = range(0),
+    shipped: Sequence[Batch] = (),
+    name: str = "",
+    **options: Any,
+) -> Generator[Ahead, None, ScoredRows]:
+    """`score_models` with one model that takes all columns of the table. options: others of it."""
+    model = LoadedModel(name, "", tuple(table.column_names), types, scorer, size, preparer)
+    return score_models(
+        table, [model], cuts=lambda: cuts or Cuts(), singly={name: singly}, shipped={name: shipped}, **options
+    )
 
 
 @contextlib.contextmanager

@@ -5,7 +5,8 @@ from __future__ import annotations
 from nightjar.inference.run.checking import Checked, check, check_input
 from nightjar.inference.run.publishing import publish_run, validate
 from nightjar.inference.run.results import Publication, RunPlan, Scored, Verdict
-from nightjar.inference.run.scoring import discover, nothing_to_score, plan, score, was_published
+from nightjar.inference.run.resume import nothing_to_score, plan, was_published
+from nightjar.inference.run.scoring import discover, score
 
 __all__ = [
     "Checked",

@@ -100,7 +100,7 @@ def spec_of(root: Path) -> Any:
 def preflight(root: Path) -> tuple[Any, list[str]]:
     """What preflight answers, and what it says of what identity does not cover."""
     from nightjar.inference.errors import JobError
-    from nightjar.inference.run import scoring
+    from nightjar.inference.run import refusals
     from nightjar.inference.scoring.preflight import (
         Loaded,
         observed,
@@ -119,7 +119,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     if not isinstance(outcome, Loaded):
         return str(outcome), []
     try:
-        scoring.refuse_external_reads(spec.job, outcome.outside)
+        refusals.refuse_external_reads(spec.job, outcome.outside)
     except JobError as error:
         return str(error), []
     return outcome, sentences(outcome.outside)

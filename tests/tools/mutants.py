@@ -149,7 +149,7 @@ ROOMS = {
         slow=unit("worker", "watchdog", "watchdog_threads", "spoilt_worker", "models", "stages"),
     ),
     "stages": Room(
-        (*("scoring/staged.py", "scoring/models.py", "scoring/prepared_batches.py", "predictors/batches.py"),),
+        ("scoring/staged.py", "scoring/prepared_batches.py", "predictors/batches.py"),
         unit(
             *("stages", "staged_models", "accepting_worker", "preparing_ahead", "models"),
             *("prepared_batches", "batch_copies", "joined_pieces", "batches"),

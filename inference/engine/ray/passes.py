@@ -55,13 +55,13 @@ _CLOSING_S = 5.0
 """Seconds to wait for a thread that is to stop."""
 
 
-def streamed(make: Callable[[], Iterable[T]], *, ahead: int = _AHEAD) -> Generator[T | None, None, None]:
+def streamed(make: Callable[[], Iterable[T]]) -> Generator[T | None, None, None]:
     """Yield the items of `make()`, which runs in a thread of its own, and None on a tick. Closing it ends the thread.
 
     Raises:
         Exception: The error that `make()` raised, after the items before it.
     """
-    arrived: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=ahead)
+    arrived: queue.Queue[tuple[T] | Exception | None] = queue.Queue(maxsize=_AHEAD)
     closed = threading.Event()
 
     def consume() -> None:

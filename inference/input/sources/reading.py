@@ -17,7 +17,7 @@ from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Nigh
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns, columns_to_read, with_declared
 from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.input.sources.rows import RowsRead, as_rows, selected
+from nightjar.inference.input.sources.rows import RowsRead, as_rows, shifted
 from nightjar.inference.job.finding import find, folder_of, modules_in
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
@@ -35,26 +35,17 @@ def _read_matching(
     where: Condition,
     read: Callable[[Piece], RowsRead],
 ) -> RowsRead:
-    """The piece's rows that match, and those that cannot be read: nobody knows of these whether they match."""
+    """The piece's rows that match, and those that cannot be read."""
     tables, kept, failures, at, seen = [schema.empty_table()], list[np.ndarray](), dict[int, RowFailure](), 0, 0
     for part in source.parts(storage, piece, where):
-        each = _matching(where, read(part))
+        each = read(part)
+        each = each.matching(where.mask(each.table))
         tables.append(each.table)
         kept.append(np.asarray(each.indices()) + part.first_row - piece.first_row)
-        failures |= {at + row: replace(failure, row=at + row) for row, failure in each.failures.items()}
+        failures |= shifted(each.failures, at)
         at, seen = at + each.table.num_rows, seen + each.rows
     indices = pa.array(np.concatenate([np.empty(0, np.int64), *kept]), pa.int64())
     return RowsRead(pa.concat_tables(tables), failures, indices, (seen if piece.rows == UNKNOWN else piece.rows) - at)
-
-
-def _matching(where: Condition, read: RowsRead) -> RowsRead:
-    takes = where.mask(read.table)
-    takes[list(read.failures)] = True
-    (kept,) = np.nonzero(takes)
-    at = {int(index): row for row, index in enumerate(kept)}
-    failures = {at[row]: replace(failure, row=at[row]) for row, failure in read.failures.items()}
-    table = read.table if len(kept) == len(read.table) else selected(read.table, kept)
-    return RowsRead(table, failures, pa.array(kept, pa.int64()), len(read.table) - len(kept))
 
 
 def _condition(job: Job, schema: pa.Schema) -> Condition | None:
@@ -192,7 +183,7 @@ def read_sample(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, row
         sampled = source.sample(storage, piece, columns.schema, SAMPLED if where else rows)
         _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
         found = columns.build(rows_read)
-    return found if where is None else _matching(where, found).slice(0, rows)
+    return found if where is None else found.matching(where.mask(found.table)).slice(0, rows)
 
 
 def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> None:

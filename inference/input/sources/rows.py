@@ -82,10 +82,21 @@ class RowsRead:
         """The rows [first, first + rows), or all from `first` on."""
         table = self.table.slice(first, rows)
         kept = range(first, first + table.num_rows)
-        failures = _shifted({row: self.failures[row] for row in self.failures if row in kept}, -first)
+        failures = shifted({row: self.failures[row] for row in self.failures if row in kept}, -first)
         if self.kept is None:
             return RowsRead(table, failures)
         return RowsRead(table, failures, self.kept.slice(first, table.num_rows))
+
+    def matching(self, takes: np.ndarray) -> RowsRead:
+        """The rows to take, and those that could not be read: nobody knows of these whether they match. takes: a bool
+        array of shape (rows,).
+        """
+        takes[list(self.failures)] = True
+        (kept,) = np.nonzero(takes)
+        at = {int(index): row for row, index in enumerate(kept)}
+        failures = {at[row]: replace(failure, row=at[row]) for row, failure in self.failures.items()}
+        table = self.table if len(kept) == len(self.table) else selected(self.table, kept)
+        return RowsRead(table, failures, pa.array(kept, pa.int64()), len(self.table) - len(kept))
 
     def unreadable(self, uri: str) -> str:
         """A sentence for rows of which none could be read."""
@@ -213,7 +224,8 @@ def constant(value: pa.Scalar, rows: int) -> pa.ChunkedArray:
     return pa.chunked_array([block] * whole + ([block.slice(0, rest)] if rest else []), value.type)
 
 
-def _shifted(failures: Mapping[int, RowFailure], by: int) -> dict[int, RowFailure]:
+def shifted(failures: Mapping[int, RowFailure], by: int) -> dict[int, RowFailure]:
+    """The failures of rows of a table that come so many rows later in another one."""
     return {row + by: replace(failure, row=row + by) for row, failure in failures.items()}
 
 

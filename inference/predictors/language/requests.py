@@ -19,10 +19,9 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors import outputs
 from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
-from nightjar.inference.predictors.scorer import Scorer
+from nightjar.inference.predictors.scorer import Scorer, normalise
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.records import NO_USAGE, Usage
 
@@ -225,7 +224,7 @@ class StreamingScorer(Scorer):
 
     def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         """The declared outputs of rows that were answered. Raises as `__call__`."""
-        return outputs.normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
+        return normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
 
 
 def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:

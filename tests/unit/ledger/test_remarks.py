@@ -26,7 +26,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, Remarks, cut_batches, small_batches
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Counts, Receipt, Seen
-from nightjar.inference.run import scoring
+from nightjar.inference.run import refusals
 from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.publishing import _revocation
@@ -84,7 +84,7 @@ class Command:
     def learn(self, version: str = "1.0", *notes: str) -> None:
         """What preflight found, with this release of a package."""
         loaded = Loaded("cpu", packages={"mylib": version})
-        scoring.keep_external_reads(self.lake.request().job, loaded, notes, self.writer)
+        refusals.keep_external_reads(self.lake.request().job, loaded, notes, self.writer)
 
     @property
     def notes(self) -> list[str]:
@@ -342,7 +342,7 @@ def test_packages_are_said_where_nothing_is_left_to_score(lake: Lake) -> None:
             now.learn(version)
             now.score(4)
     with command(lake) as now:
-        scoring.keep_external_reads(lake.request().job, Loaded(""), (), now.writer)
+        refusals.keep_external_reads(lake.request().job, Loaded(""), (), now.writer)
         assert now.notes == [changed("mylib 1.0 → 1.1")]
 
 
@@ -355,7 +355,7 @@ def test_what_preflight_said_is_there_while_nothing_is_tried_anew(lake: Lake) ->
         now.learn("1.0", "the model writes over its batch")
         now.score()
     with command(lake) as now:
-        scoring.keep_external_reads(lake.request().job, Loaded(""), (), now.writer)
+        refusals.keep_external_reads(lake.request().job, Loaded(""), (), now.writer)
         assert now.notes == ["the model writes over its batch"]
         now.learn("1.0")
         assert now.notes == []

@@ -12,9 +12,11 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.errors import BatchesBroken, IndexInvalid, LengthInvalid
-from nightjar.inference.predictors.outputs import RowsRaised, aligned, normalise
-from nightjar.inference.scoring.microbatches import BatchSize, Cuts, drained, score_table
+from nightjar.inference.predictors.scorer import RowsRaised, aligned, normalise
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import Cuts, drained
 from nightjar.inference.scoring.prepared_batches import part
+from predicting import score_table
 
 TYPES = {"score": pa.float64()}
 FRAME = pd.DataFrame({"x": [3.0, 1.0, 2.0, 0.5], "id": [3, 1, 2, 0]})

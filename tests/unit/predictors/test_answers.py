@@ -12,7 +12,7 @@ from modeljobs import model_job
 from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import AnswerInvalid, JobError
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors import outputs as product
+from nightjar.inference.predictors import scorer as product
 from nightjar.inference.predictors.language.answers import Answer, Reader, check_schema
 
 SCHEMA = {

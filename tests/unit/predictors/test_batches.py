@@ -16,7 +16,7 @@ from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.predictors.batches import to_batch
 from nightjar.inference.predictors.conversion import to_arrow
-from nightjar.inference.predictors.outputs import RowsRaised, normalise
+from nightjar.inference.predictors.scorer import RowsRaised, normalise
 from nightjar.inference.scoring.prepared_batches import Pickled
 
 duckdb = lazily("duckdb")

@@ -27,7 +27,9 @@ from nightjar.inference.job.model_sections import Preprocess
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.tabular.features import numbers
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
+from predicting import score_table
 from support import Lake
 
 lightgbm = lazily("lightgbm")

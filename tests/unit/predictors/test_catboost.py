@@ -18,7 +18,8 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.microbatches import BatchSize, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from predicting import score_table
 
 catboost = pytest.importorskip("catboost", reason="pip install 'nightjar-batch[catboost]'")
 

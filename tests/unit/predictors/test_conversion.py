@@ -20,7 +20,9 @@ from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.conversion import to_arrow
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
+from predicting import score_table
 
 torch = lazily("torch")
 

@@ -27,8 +27,10 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.storage.lake import LakeStorage
+from predicting import score_table
 from support import Lake
 
 onnx, onnxruntime, TensorProto = lazily("onnx"), lazily("onnxruntime"), lazily("onnx", "TensorProto")

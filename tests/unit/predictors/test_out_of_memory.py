@@ -13,7 +13,9 @@ import pytest
 
 from lazily import lazily
 from nightjar.inference.predictors.adapter import is_memory
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
+from predicting import score_table
 
 lightgbm = lazily("lightgbm")
 onnxruntime = lazily("onnxruntime")

@@ -16,7 +16,7 @@ from nightjar.inference.arrow_types import arrow_type, type_name
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.predictors.conversion import to_arrow
-from nightjar.inference.predictors.outputs import normalise
+from nightjar.inference.predictors.scorer import normalise
 from nightjar.inference.scoring.neighbours import differences
 from support import Lake
 

@@ -10,8 +10,9 @@ import pytest
 
 from modeljobs import model_job
 from nightjar.inference.predictors import load_scorer
-from nightjar.inference.scoring.microbatches import BatchSize, drained, score_table
-from predicting import TABLE, MakeJob, jobs_in, scored
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import drained
+from predicting import TABLE, MakeJob, jobs_in, score_table, scored
 
 
 @pytest.fixture

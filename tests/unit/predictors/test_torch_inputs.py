@@ -18,7 +18,9 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.arrays import to_numpy
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows
+from predicting import score_table
 
 torch = lazily("torch")
 tree_map = lazily("torch.utils._pytree", "tree_map")

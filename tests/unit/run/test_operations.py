@@ -29,7 +29,7 @@ from prefect.runtime import flow_run
 
 import steps as run
 from nightjar.flows import nightly_flow, starting
-from nightjar.flows.cli import running
+from nightjar.flows.cli import trying
 from nightjar.flows.flow_call import Call, handing
 from nightjar.flows.nightly_flow import nightly
 from nightjar.inference.errors import ShardsFailed
@@ -430,7 +430,7 @@ def test_a_command_lists_the_input_once_before_the_run(counted: Steps) -> None:
 def test_a_plan_lists_the_input_once(counted: Steps, monkeypatch: pytest.MonkeyPatch) -> None:
     request = counted.request()
     monkeypatch.setattr("nightjar.inference.run.request.make_request", lambda *_, **__: request)
-    counted.step("plan", running.plan, str(counted.lake.job_path))
+    counted.step("plan", trying.plan, str(counted.lake.job_path))
     assert counted.asked["plan"] == PLAN
 
 

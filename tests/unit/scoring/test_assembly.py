@@ -9,8 +9,9 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.metrics.profile import Profile, drawn
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.records import Piece, Shard
-from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
+from nightjar.inference.scoring.attempts import JoinedPieces
 from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.worker import Assembly
 from support import Lake
 
 KEPT = np.array([0, 2, 3, 5, 6, 7])

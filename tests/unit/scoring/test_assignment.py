@@ -11,17 +11,18 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from modeljobs import model_job
 from nightjar.inference import messages
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity import snapshots
 from nightjar.inference.scoring.assignment import (
     WorkerSpec,
+    batch_size,
     enter_copy,
     open_scorers,
     open_stage,
     read_schema,
 )
-from nightjar.inference.scoring.models import batch_size
 from nightjar.inference.witness import audit as witness
 from ownsource import EXAMPLE, RECORD
 from support import Lake
@@ -289,12 +290,12 @@ def test_rows_of_a_micro_batch_are_chosen_by_what_the_model_sees(
     if features is None:
         lake.write_model("def score(batch):\n    return {'score': batch['x']}\n")
     spec = lake.ready(**job, model__features=features).worker_spec()
-    assert batch_size(spec).most == rows
+    assert batch_size(model_job(spec.job), spec.schema).most == rows
 
 
 def test_a_number_of_rows_is_taken_as_it_is(lake: Lake) -> None:
     spec = lake.ready(model__batch_size=77).worker_spec()
-    assert batch_size(spec).most == 77
+    assert batch_size(model_job(spec.job), spec.schema).most == 77
 
 
 @pytest.mark.parametrize(
@@ -313,7 +314,8 @@ def test_models_that_pack_rows_themselves_get_thousands_of_them_and_those_of_ima
     """However long the texts are; a number of rows is taken as it is."""
     spec = lake.ready(resources={"actors": 1, "gpus": gpus}).worker_spec()
     model = spec.job.models[0].model_copy(update={"uses": uses, "batch_size": size})
-    assert batch_size(replace(spec, job=spec.job.model_copy(update={"models": (model,)}))).most == rows
+    job = spec.job.model_copy(update={"models": (model,)})
+    assert batch_size(model_job(job), spec.schema).most == rows
 
 
 def test_what_is_read_is_what_the_model_sees_what_is_carried_and_the_label(lake: Lake) -> None:

@@ -12,8 +12,10 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
-from nightjar.inference.scoring.assembly import JoinedPieces
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.assignment import BatchSize
+from nightjar.inference.scoring.attempts import JoinedPieces
+from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from predicting import score_table
 from support import Lake
 
 TYPES = {"score": pa.int64()}

@@ -23,16 +23,11 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
 )
 from nightjar.inference.messages import TRACEBACK_CHARS
-from nightjar.inference.predictors.outputs import normalise
+from nightjar.inference.predictors.scorer import normalise
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.microbatches import (
-    Ahead,
-    BatchSize,
-    ScoredRows,
-    drained,
-    score_table,
-)
-from nightjar.inference.scoring.models import auto_batch_rows
+from nightjar.inference.scoring.assignment import BatchSize, auto_batch_rows
+from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
+from predicting import score_table
 
 torch = lazily("torch")
 

@@ -21,9 +21,8 @@ from nightjar.inference.history.replay import replay_row
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
 from nightjar.inference.run.failures import Underway
-from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.microbatches import Ahead, BatchSize, Cuts, drained
-from nightjar.inference.scoring.models import LoadedModel, score_models
+from nightjar.inference.scoring.assignment import Assignment, BatchSize, LoadedModel
+from nightjar.inference.scoring.microbatches import Ahead, Cuts, drained, score_models
 from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThread
 from nightjar.inference.scoring.suspects import Attempt, Rows, next_attempt
 from nightjar.inference.scoring.worker import ShardWorker

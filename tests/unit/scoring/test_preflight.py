@@ -19,8 +19,7 @@ from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt, Stora
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
-from nightjar.inference.scoring.microbatches import drained
-from nightjar.inference.scoring.models import score_models
+from nightjar.inference.scoring.microbatches import drained, score_models
 from nightjar.inference.scoring.neighbours import Sample, Unfit, dependences
 from nightjar.inference.scoring.preflight import (
     PLACES,

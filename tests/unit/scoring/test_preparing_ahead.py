@@ -17,10 +17,11 @@ from hypothesis import strategies as st
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import BatchesBroken, OverBudget, ProcessSpoilt
 from nightjar.inference.records import RowFailure
-from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.microbatches import BatchSize, ScoredRows, drained, score_table
+from nightjar.inference.scoring.assignment import Assignment, BatchSize
+from nightjar.inference.scoring.microbatches import ScoredRows, drained
 from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThread
 from nightjar.inference.scoring.worker import ShardWorker
+from predicting import score_table
 from support import DOUBLE, Lake
 
 TYPES = {"score": pa.int64()}

@@ -19,10 +19,9 @@ from nightjar.inference.records import (
     Receipt,
     Started,
 )
-from nightjar.inference.scoring.assembly import Assembly
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 from support import Lake, OneStep

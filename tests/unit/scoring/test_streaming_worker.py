@@ -15,8 +15,8 @@ from faults import FaultyStorage, pause
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import ProcessSpoilt
 from nightjar.inference.records import Crumb, Event, Failed, Receipt
-from nightjar.inference.scoring.assembly import JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment
+from nightjar.inference.scoring.attempts import JoinedPieces
 from nightjar.inference.scoring.staged import AcceptingWorker, PreparingWorker
 from nightjar.inference.scoring.streaming import StreamingWorker, worker_of
 from nightjar.inference.scoring.suspects import Attempt

@@ -46,12 +46,11 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring import worker as working
-from nightjar.inference.scoring.assembly import Assembly, JoinedPieces
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers
-from nightjar.inference.scoring.attempts import host_of, this_worker
+from nightjar.inference.scoring.attempts import JoinedPieces, host_of, this_worker
 from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.suspects import Attempt, Rows
-from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage

@@ -28,7 +28,7 @@ from nightjar.inference.records import (
     decode,
     encode,
 )
-from nightjar.inference.run import scoring
+from nightjar.inference.run import refusals
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.preflight import (
     Loaded,
@@ -163,8 +163,8 @@ def test_a_strict_job_is_refused_in_preflight(lake: Lake) -> None:
     lake.write_job(identity="strict")
     job: Job = lake.request().job
     with pytest.raises(JobError, match=r"identity: strict: p.py connects to host:1, whose answers are not"):
-        scoring.refuse_external_reads(job, [Seen("network", "host:1", "p.py:1"), Seen("file", "/v", "p.py:2")])
-    scoring.refuse_external_reads(job, [Seen("folder", "/var/log/mine", "p.py:1")])
+        refusals.refuse_external_reads(job, [Seen("network", "host:1", "p.py:1"), Seen("file", "/v", "p.py:2")])
+    refusals.refuse_external_reads(job, [Seen("folder", "/var/log/mine", "p.py:1")])
 
 
 def test_what_preflight_learnt_travels(folder: Path) -> None:
