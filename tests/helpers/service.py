@@ -29,7 +29,7 @@ from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.events.filters import EventFilter, EventNameFilter
 from prefect.events.schemas.events import ReceivedEvent
-from prefect.settings import PREFECT_API_URL, temporary_settings
+from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
 
 from nightjar.flows.prefect_api.ownserver import listening
 from nightjar.flows.prefect_api.server import start_api
@@ -42,7 +42,9 @@ OFTEN = {"PREFECT_RUNNER_POLL_FREQUENCY": "1", "PREFECT_WORKER_QUERY_SECONDS": "
 @contextmanager
 def client(api: str) -> Iterator[SyncPrefectClient]:
     """A client of the API at this URL."""
-    with temporary_settings({PREFECT_API_URL: api}), get_client(sync_client=True) as made:
+    # Settings were read from the environment before a test changed it.
+    given = {PREFECT_API_URL: api, PREFECT_API_AUTH_STRING: os.environ.get("PREFECT_API_AUTH_STRING")}
+    with temporary_settings(given), get_client(sync_client=True) as made:
         yield made
 
 
