@@ -57,7 +57,7 @@ HELD_BYTES = 256 << 20
 they are several times as large."""
 
 
-def is_small(job: Job, outcomes: pa.Table) -> bool:
+def is_small(outcomes: pa.Table) -> bool:
     """Whether an audit of these shards (lines of `outcomes.OUTCOMES`) takes less time than to start processes."""
     size = sum(pc.sum(pc.struct_field(outcomes[part], "size")).as_py() or 0 for part in ("data", "quarantine"))
     return size <= FEW_BYTES and outcomes.num_rows <= FEW_SHARDS

@@ -144,7 +144,7 @@ def matching_files(storage: Storage, job: Job, taken: Counter[str] | None = None
     limited = wanted is None or (wanted in SOURCES and wanted != "sql")
     each_once = partial(
         _each_once,
-        Counter[str]() if taken is None else taken,
+        taken,
         job.input,
         Reach(own_places(job.input)) if limited else None,
     )

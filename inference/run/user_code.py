@@ -1,4 +1,5 @@
-"""Imports the user's code before anything is started, and checks that it is a predictor and takes its options.
+"""Imports the user's code before anything is started, and checks that it is a predictor and takes its options; and asks
+the user's own checks about the night, before it is published.
 
 This happens in a separate process and for a limited time, because an import can run anything, end its process, or hang.
 The code is that of the snapshot, as when it scores.

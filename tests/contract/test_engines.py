@@ -232,7 +232,7 @@ class TestAfterScoring:
         for limit, value in few.items():
             monkeypatch.setattr(auditing, limit, value)
         spec, table = scored
-        assert auditing.is_small(spec.job, table) == (not few)
+        assert auditing.is_small(table) == (not few)
         expected = Audited()
         for block in audit_blocks(table):
             expected.merge(audit_block(spec.storage, spec.revision, spec.job, block.to_pylist()))

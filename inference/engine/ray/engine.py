@@ -91,7 +91,7 @@ class RayEngine:
     def audit(
         self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
     ) -> Generator[Audited | None, None, None]:
-        if is_small(job, outcomes):
+        if is_small(outcomes):
             return audit_here(storage, revision, job, outcomes)
         return audited(each_in_tasks, storage, revision, job, outcomes)
 

@@ -114,7 +114,9 @@ class Recipe:
 
 
 def recipe_of(job: ModelJob, root: Path, named: str) -> Recipe:
-    """The recipe of a model's folder, where `model.options` does not say otherwise. Arguments as of `look`.
+    """The recipe of a model's folder, where `model.options` does not say otherwise.
+
+    named: how the job names the folder, for messages.
 
     Raises:
         JobError: The folder is no model's, or asks for something that the adapter does not compute.

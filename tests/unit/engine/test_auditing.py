@@ -153,6 +153,6 @@ def test_what_is_large_is_held_one_after_the_other(
         (parts(*[1] * 501), False),
     ],
 )
-def test_what_is_small_counts_all_that_is_read(job: Job, table: pa.Table, small: bool) -> None:
+def test_what_is_small_counts_all_that_is_read(table: pa.Table, small: bool) -> None:
     """At most 2 GiB, and 500 parts."""
-    assert is_small(job, table) == small
+    assert is_small(table) == small
