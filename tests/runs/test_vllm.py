@@ -120,10 +120,13 @@ def direct(smollm: str) -> Iterator[Any]:
     tokenizer, model = AutoTokenizer.from_pretrained(smollm), AutoModelForCausalLM.from_pretrained(smollm)
 
     class Direct:
-        def tokens(self, text: str, answer: str = "") -> list[int]:
+        def tokens(self, text: str) -> list[int]:
             messages = [{"role": "user", "content": text}]
             prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
-            return list(tokenizer(prompt, add_special_tokens=False).input_ids)
+            return self.of(prompt)
+
+        def of(self, answer: str) -> list[int]:
+            return list(tokenizer(answer, add_special_tokens=False).input_ids)
 
         def next(self, tokens: Sequence[int]) -> Any:
             with torch.no_grad():
