@@ -11,8 +11,8 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes, type_name
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.history.joinkeys import check_kinds, values_of
-from nightjar.inference.history.joins import Pairing, Side
+from nightjar.inference.history.joinkeys import check_kinds
+from nightjar.inference.history.joins import Pairing, RunRows
 from nightjar.inference.history.movement import Movement, OutputMoved, incomparable, kind_of
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
@@ -171,21 +171,6 @@ def _figure(name: str, of: Slice | None) -> float | None:
     return found.value if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class RunRows:
-    """The rows of one of two runs. Each was joined, or is one of these.
-
-    keyless: with a null in their key. repeated: whose key several rows of this run, or of the other one, have. only:
-    whose key the other run does not have. some_only: the first keys of these, each as in `RowMoved`.
-    """
-
-    rows: int
-    keyless: int
-    repeated: int
-    only: int
-    some_only: tuple[tuple[str, ...], ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCompared:
     """The rows of two runs, joined by a key. key: its columns. joined: the rows that both have."""
@@ -254,8 +239,8 @@ def _moved(
     return RowsCompared(
         key=tuple(key),
         joined=joined,
-        before=_rows(pairing.before, len(key)),
-        now=_rows(pairing.now, len(key)),
+        before=pairing.before,
+        now=pairing.now,
         outputs=tuple(found[name] for name in names),
     )
 
@@ -301,8 +286,3 @@ def _blocks(run: _Run, columns: list[str]) -> Iterator[pa.Table]:
 
 def _deleted(run: str, date: str, error: Missing) -> Missing:
     return Missing(deleted(run, f" ({error})", date))
-
-
-def _rows(side: Side, key: int) -> RunRows:
-    some = tuple(tuple(values_of(each, key)) for each in side.some_only)
-    return RunRows(side.rows, side.keyless, side.repeated, side.only, some)
