@@ -60,7 +60,7 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
     """The page of one night. commands: what a person can do, each under a word for it. around: other pages, by name,
     where it is one of several; a file stands alone.
     """
-    slowest = report.times.slow.shard if report.times.slow else ""
+    slowest = report.slow.shard if report.slow else ""
     behind = _behind(report)
     about, words = Commands(report.request), report.request.words
     metrics, late = report.metrics or Figures({}), report.late

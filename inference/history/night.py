@@ -240,8 +240,8 @@ class Report(RunNow):
     refused; if that was before anything was scored, only those that did not pass. metrics: of the audit, with the
     evaluation of labels that came late, if any. trend: the nights before; tonight: the same figures of this one, if
     they are known. compared: the columns beside those of other nights. account: where the time of the last command that
-    scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the
-    first of them. identity: what scored the shards; None if the ledger does not say.
+    scored went, if it came to its end. cost: of its workers. slow: the slowest shard, if it took much longer than the
+    others. shards, incidents: the first of them. identity: what scored the shards; None if the ledger does not say.
     """
 
     newest: revs.Revision
@@ -252,7 +252,7 @@ class Report(RunNow):
     compared: tuple[NightsCompared, ...]
     account: Account | None
     cost: WorkersCost | None
-    times: ShardTimes
+    slow: SlowShard | None
     shards: tuple[ShardLine, ...]
     incidents: tuple[Incident, ...]
     identity: Identity | None
@@ -311,7 +311,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         compared=compared,
         account=account,
         cost=workers_cost(request.job, account, progress.scored_rows),
-        times=shard_times(read.outcomes),
+        slow=slow_shard(read.outcomes),
         shards=tuple(read.shards(SHARDS_SHOWN)),
         incidents=tuple(read.incidents(INCIDENTS_SHOWN)),
         identity=identity,
@@ -362,43 +362,22 @@ class SlowShard:
     others_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardTimes:
-    """The shards that were scored for this revision.
-
-    taken_over: shards with a result of an earlier revision, which the other fields leave out. seconds: from the start
-    of the first shard to the end of the last. shard_seconds: the sum over all shards. workers: how many scored. slow:
-    the slowest shard, if it took much longer than the others.
+def slow_shard(outcomes: pa.Table) -> SlowShard | None:
+    """The slowest shard that was scored for this revision, if it took much longer than the others. outcomes: as
+    `output.outcomes.outcomes`.
     """
-
-    shards: int = 0
-    taken_over: int = 0
-    seconds: float = 0.0
-    shard_seconds: float = 0.0
-    workers: int = 0
-    slow: SlowShard | None = None
-
-
-def shard_times(outcomes: pa.Table) -> ShardTimes:
-    """The times of all committed shards. outcomes: as `output.outcomes.outcomes`."""
-    committed = outcomes.filter(pc.equal(outcomes["status"], "committed"))
-    own = pc.fill_null(pc.equal(committed["adopted_from"], ""), True)
-    scored = committed.filter(own).select(["worker", "started_at", "seconds", "shard"])
-    taken_over = committed.num_rows - scored.num_rows
-    if not scored.num_rows:
-        return ShardTimes(taken_over=taken_over)
+    scored = outcomes.filter(pc.equal(outcomes["adopted_from"], ""))
+    if scored.num_rows < 2:
+        return None
     names = np.array(scored["worker"].to_pylist(), dtype=object)
     begin, seconds = (scored[name].to_numpy().astype(float) for name in ("started_at", "seconds"))
     begin -= begin.min()
-    end = begin + seconds
-    return ShardTimes(
-        shards=scored.num_rows,
-        taken_over=taken_over,
-        seconds=round(float(end.max()), 3),
-        shard_seconds=round(float(seconds.sum()), 3),
-        workers=len(set(names)),
-        slow=_slow(scored["shard"], _own(names, begin, end)),
-    )
+    own = _own(names, begin, begin + seconds)
+    at = int(own.argmax())
+    longest, others = float(own[at]), float(np.median(np.delete(own, at)))
+    if longest < max(SLOW_S, SLOW_TIMES * others):
+        return None
+    return SlowShard(scored["shard"][at].as_py(), round(longest, 3), round(others, 3))
 
 
 def _own(names: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -408,13 +387,3 @@ def _own(names: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     own = np.empty(len(end))
     own[order] = end[order] - np.maximum(begin[order], before)
     return own
-
-
-def _slow(shards: pa.ChunkedArray, seconds: np.ndarray) -> SlowShard | None:
-    if len(seconds) < 2:
-        return None
-    at = int(seconds.argmax())
-    longest, others = float(seconds[at]), float(np.median(np.delete(seconds, at)))
-    if longest < max(SLOW_S, SLOW_TIMES * others):
-        return None
-    return SlowShard(shards[at].as_py(), round(longest, 3), round(others, 3))
