@@ -201,7 +201,7 @@ class Pairing:
         divide((self._keyed(each, wanted, self.before) for each in before), one, into)
         divide((self._keyed(each, wanted, self.now) for each in now), other, into)
         for index in range(into):
-            keys, before_rows, now_rows = _counted(blocks(one, index), blocks(other, index))
+            keys, (before_rows, now_rows) = _counted(blocks(one, index), blocks(other, index))
             self.before.count(keys, before_rows, now_rows, len(self.key))
             self.now.count(keys, now_rows, before_rows, len(self.key))
             paired = keys.filter(pa.array((before_rows == 1) & (now_rows == 1)))
@@ -216,7 +216,7 @@ class Pairing:
         return found.filter(keys.is_valid()) if keys.null_count else found
 
 
-def _counted(*runs: Iterator[pa.Table]) -> tuple[pa.Array, *tuple[np.ndarray, ...]]:
+def _counted(*runs: Iterator[pa.Table]) -> tuple[pa.Array, np.ndarray]:
     """The distinct keys of a division of all runs, and for each run how many of its rows have each."""
     keys, counts = pa.array([], pa.large_binary()), np.zeros((len(runs), 0), np.int64)
     for run, rows in enumerate(runs):
@@ -226,7 +226,7 @@ def _counted(*runs: Iterator[pa.Table]) -> tuple[pa.Array, *tuple[np.ndarray, ..
             keys, counts = pa.concat_arrays([keys, new]), np.pad(counts, ((0, 0), (0, len(new))))
             at = pc.index_in(found.dictionary, value_set=keys).to_numpy()
             counts[run, at] += np.bincount(found.indices.to_numpy(), minlength=len(at))
-    return keys, *counts
+    return keys, counts
 
 
 def _aligned(rows: Iterator[pa.Table], keys: pa.Array) -> pa.Table:

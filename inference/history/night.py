@@ -226,8 +226,8 @@ REPORT = "report.html"
 SHARDS_SHOWN = 100
 """The most shards of the report: without a result first, then retried, then slowest."""
 
-INCIDENTS_SHOWN = 100
-"""The most failed attempts and quarantined rows of the report."""
+INCIDENTS_SHOWN = 50
+"""The most failed attempts and quarantined rows of the report: each row may be in a part of its own, a request."""
 
 T = TypeVar("T")
 
