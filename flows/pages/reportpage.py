@@ -146,13 +146,10 @@ def tone(line: RunLine) -> str:
 
 
 def _trends(report: Report) -> dict[str, list[tuple[str, float]]]:
-    """Each figure of tonight over the nights before that have it: name → dates with values."""
-    if report.tonight is None or not report.trend:
-        return {}
-    nights = (*report.trend, report.tonight)
+    """Each figure of tonight over the nights that have it: name → dates with values."""
+    tonight = report.trend[-1].figures if report.trend else ()
     return {
-        name: [(each.date, each.figures[name]) for each in nights if name in each.figures]
-        for name in report.tonight.figures
+        name: [(each.date, each.figures[name]) for each in report.trend if name in each.figures] for name in tonight
     }
 
 

@@ -17,15 +17,13 @@ from nightjar.inference.history.run_status import (
     figures_of,
     newest_figures,
     run_line,
-    run_not_begun,
     scorers,
     shown_instead,
     warnings,
 )
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending
 from nightjar.inference.identity.identity import Identity
-from nightjar.inference.job.checks import DriftCheck
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.checks import LAST, DriftCheck
 from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
@@ -34,7 +32,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.revisions import RevisionFile, revision_in
 from nightjar.inference.output.targets import TableShown
-from nightjar.inference.records import Failed, as_line
+from nightjar.inference.records import Counts, Failed, as_line
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
@@ -63,9 +61,10 @@ class NightFigures:
     figures: Mapping[str, float]
 
 
-def night_figures(date: str, rows: int, quarantined: int, metrics: Figures) -> NightFigures:
+def night_figures(date: str, counts: Counts, metrics: Figures) -> NightFigures:
     """The figures that a trend has of a night."""
-    return NightFigures(date, {"rows": rows, "quarantined": quarantined, **figures_of(metrics)})
+    figures = {"rows": counts.rows_in, "quarantined": counts.rows_quarantined, **figures_of(metrics)}
+    return NightFigures(date, figures)
 
 
 def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
@@ -77,7 +76,7 @@ def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
     nights = []
     for run, day, each in islice(earlier_nights(storage, output, date), MAX_NIGHTS):
         metrics = newest_figures(storage, revision_in(output, run, each.revision), each)
-        nights.append(night_figures(day, each.totals.rows_in, each.totals.rows_quarantined, metrics))
+        nights.append(night_figures(day, each.totals, metrics))
     return tuple(reversed(nights))
 
 
@@ -102,24 +101,6 @@ class NightsCompared:
     total: int = 0
     beyond: int = 0
     drawn: int | None = None
-
-
-def drifted(storage: Storage, job: Job, date: str, profile: Profile, rows: int) -> tuple[NightsCompared, ...]:
-    """Compare with each night that a check on drift names; without such a check, with the last published night. rows:
-    tonight's, which may be more than the profile describes.
-
-    Raises:
-        JobError: A manifest or profile is not the one that was published.
-    """
-    nights = dict.fromkeys(check.against for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
-    found = [baseline(storage, job.output.uri, date, night) for night in nights]
-    drawn = profile.rows if profile.rows < rows else None
-    return tuple(
-        replace(beside(each.called, each.profile, profile), drawn=drawn)
-        if each.profile
-        else NightsCompared(each.called, each.why)
-        for each in found
-    )
 
 
 def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
@@ -188,7 +169,7 @@ def look(request: RunRequest) -> RunNow:
         request=request,
         newest=newest,
         now=now,
-        line=run_line(request, newest, shown) if newest else run_not_begun(request, shown),
+        line=run_line(request, newest, shown),
         tables=targets.shown(storage, request.output, request.job.output.tables),
     )
     if newest is None:
@@ -238,8 +219,8 @@ class Report(RunNow):
 
     manifest: also of one that is not to be published; manifest_uri: its URI. gates: also of a revision that they
     refused; if that was before anything was scored, only those that did not pass. metrics: of the audit, with the
-    evaluation of labels that came late, if any. trend: the nights before; tonight: the same figures of this one, if
-    they are known. compared: the columns beside those of other nights. account: where the time of the last command that
+    evaluation of labels that came late, if any. trend: the nights before and, last, this one; empty if its figures are
+    not known. compared: the columns beside those of other nights. account: where the time of the last command that
     scored went, if it came to its end. cost: of its workers. slow: the slowest shard, if it took much longer than the
     others. shards, incidents: the first of them. identity: what scored the shards; None if the ledger does not say.
     """
@@ -248,7 +229,6 @@ class Report(RunNow):
     manifest_uri: str
     metrics: Figures | None
     trend: tuple[NightFigures, ...]
-    tonight: NightFigures | None
     compared: tuple[NightsCompared, ...]
     account: Account | None
     cost: WorkersCost | None
@@ -294,10 +274,10 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         metrics = late.instead_of(metrics)
     date = state.planned.date if state.planned else request.date
     account = account or known(lambda: kept(storage, newest))
-    tonight = None
+    nights: tuple[NightFigures, ...] = ()
     if metrics and progress.done_shards == progress.shards:
-        tonight = night_figures(date, progress.rows, progress.counts.rows_quarantined, metrics)
-    earlier = known(lambda: trend(storage, request.output, date)) or ()
+        earlier = known(lambda: trend(storage, request.output, date)) or ()
+        nights = (*earlier, night_figures(date, progress.counts, metrics))
     compared = known(lambda: _compared(request, newest, date, judged.profile if judged else None)) or ()
     identity = known(lambda: identity_of_plan(storage, newest.uri, state))
     read = RunReport(request, newest)
@@ -306,8 +286,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         **{**as_line(found), "manifest": manifest, "gates": gates, "unread": tuple(dict.fromkeys(unread))},
         manifest_uri=file if manifest else "",
         metrics=metrics,
-        trend=earlier,
-        tonight=tonight,
+        trend=nights,
         compared=compared,
         account=account,
         cost=workers_cost(request.job, account, progress.scored_rows),
@@ -321,10 +300,23 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
 def _compared(
     request: RunRequest, newest: revs.Revision, date: str, file: RevisionFile | None
 ) -> tuple[NightsCompared, ...]:
+    """Compare with each night that a check on drift names; without such a check, with the last published night.
+
+    file: the profile of the newest revision; None if its columns were not described.
+    """
     if file is None:
         return ()
-    profile = read_profile(request.storage, newest.uri, file)
-    return drifted(request.storage, request.job, date, profile, newest.state.progress.counts.rows_out)
+    storage, job, rows = request.storage, request.job, newest.state.progress.counts.rows_out
+    profile = read_profile(storage, newest.uri, file)
+    nights = dict.fromkeys(check.against for check in job.checks if isinstance(check, DriftCheck)) or (LAST,)
+    found = [baseline(storage, request.output, date, night) for night in nights]
+    drawn = profile.rows if profile.rows < rows else None
+    return tuple(
+        replace(beside(each.called, each.profile, profile), drawn=drawn)
+        if each.profile
+        else NightsCompared(each.called, each.why)
+        for each in found
+    )
 
 
 def _unpublished(storage: Storage, file: str) -> Manifest | None:
