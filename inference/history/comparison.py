@@ -11,14 +11,13 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes, type_name
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.history.joinkeys import check_kinds
+from nightjar.inference.history.joinkeys import NOT_CARRIED, check_columns, check_kinds
 from nightjar.inference.history.joins import Pairing, RunRows
 from nightjar.inference.history.movement import Movement, OutputMoved, incomparable, kind_of
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
 from nightjar.inference.output.nights import Files, blocks, deleted, night_of
@@ -184,12 +183,11 @@ class RowsCompared:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One of the two runs. called: for people."""
+    """One of the two runs. aside: its columns that are no outputs."""
 
-    called: str
     files: Files
     schema: pa.Schema
-    aside: frozenset[str] = field(default_factory=frozenset)
+    aside: frozenset[str]
 
     @property
     def outputs(self) -> list[str]:
@@ -216,9 +214,11 @@ def _moved(
         StorageError: The storage refused or failed, or the local disk took no more.
     """
     before, now = (_run(request.storage, request.output, *each) for each in runs)
-    for each in (before, now):
-        _check_key(each, key)
-    called = (f"the run {before.called}", f"the run {now.called}")
+    called = (f"the run {before.files.run_id}", f"the run {now.files.run_id}")
+    for each, name in zip((before, now), called, strict=True):
+        if not each.files.rows:
+            raise JobError(f"{name} has no rows that could be joined")
+        check_columns("key", key, each.schema.names, name, NOT_CARRIED)
     check_kinds(key, before.schema, now.schema, called, "so that no row would find its other one")
     movements, others = _movements(before, now, len(key), most)
     wanted = list(movements)
@@ -229,8 +229,8 @@ def _moved(
     with tempfile.TemporaryDirectory(prefix="nightjar-diff-") as folder:
         pairing = Pairing(Path(folder), key, max(before.files.rows, now.files.rows), max(size, packed))
         joined = 0
-        read = [_blocks(each, [*key, *wanted]) for each in (before, now)]
-        for pairs in pairing.pairs(read[0], read[1], wanted):
+        one, other = (blocks(each.files, [*key, *wanted]) for each in (before, now))
+        for pairs in pairing.pairs(one, other, wanted):
             joined += len(pairs.keys)
             for name, movement in movements.items():
                 movement.update(pairs.keys, pairs.before[name], pairs.now[name])
@@ -250,18 +250,8 @@ def _run(storage: Storage, output: str, run: str, entry: Published, manifest: Ma
         files = night_of(storage, output, 0, run, entry)
         schema = files.dataset().schema
     except Missing as error:
-        raise _deleted(run, entry.date, error) from error
-    return _Run(run, files, schema, frozenset((*manifest.identity.get("carry", ()), *LINEAGE)))
-
-
-def _check_key(run: _Run, key: Sequence[str]) -> None:
-    if not run.files.rows:
-        raise JobError(f"the run {run.called} has no rows that could be joined")
-    for name in key:
-        if name not in run.schema.names:
-            known = run.schema.names
-            more = nearest(name, known) or f"; it has {', '.join(known[:30])}; or carry it, and score the night again"
-            raise JobError(f"key: {name!r} is not a column of the run {run.called}{more}")
+        raise Missing(deleted(run, f" ({error})", entry.date)) from error
+    return _Run(files, schema, frozenset((*manifest.identity.get("carry", ()), *LINEAGE)))
 
 
 def _movements(before: _Run, now: _Run, key: int, most: int) -> tuple[dict[str, Movement], dict[str, OutputMoved]]:
@@ -270,19 +260,8 @@ def _movements(before: _Run, now: _Run, key: int, most: int) -> tuple[dict[str, 
     for name in dict.fromkeys((*now.outputs, *before.outputs)):
         one, other = (each.schema.field(name).type if name in each.outputs else None for each in (before, now))
         told = (None if one is None else type_name(one), None if other is None else type_name(other))
-        if why := incomparable(one, other, (before.called, now.called)):
+        if why := incomparable(one, other, (before.files.run_id, now.files.run_id)):
             others[name] = OutputMoved(output=name, why=why, types=told)
         else:
             measured[name] = Movement(name, kind_of(one), (str(told[0]), str(told[1])), most, key)
     return measured, others
-
-
-def _blocks(run: _Run, columns: list[str]) -> Iterator[pa.Table]:
-    try:
-        yield from blocks(run.files.dataset(), list(dict.fromkeys(columns)), run.files.folder)
-    except Missing as error:
-        raise _deleted(run.called, run.files.date, error) from error
-
-
-def _deleted(run: str, date: str, error: Missing) -> Missing:
-    return Missing(deleted(run, f" ({error})", date))
