@@ -19,7 +19,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.drift import Drift, compare_columns
-from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
+from nightjar.inference.metrics.figures import Figures, Slice, SliceFigures
 from nightjar.inference.output.nights import Files, blocks, deleted, night_of
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
@@ -107,7 +107,7 @@ def _without_rows(request: RunRequest, runs: Sequence[tuple[str, Manifest]]) -> 
     ]
     metrics = [by_latest(storage, uri, each.metrics) for uri, (_, each) in zip(uris, runs, strict=True)]
     compared = compare_columns(profiles[0][0], profiles[1][0]) if len(profiles) == 2 else []
-    one, other = (_figures(each, found.evaluation) for (_, each), found in zip(runs, metrics, strict=True))
+    one, other = (_figures(each, found) for (_, each), found in zip(runs, metrics, strict=True))
     return RunsCompared(
         job=request.job.name,
         before=before[0],
@@ -140,19 +140,15 @@ def _passed(storage: Storage, output: str, run: str) -> tuple[Published, Manifes
     raise JobError(f"no run {run!r} in {output} passed its gates; `nightjar runs JOB` lists the runs")
 
 
-def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float]:
-    """The figures of a run, by name. found: its newest evaluation."""
-    totals = manifest.totals
+def _figures(manifest: Manifest, metrics: Figures) -> Mapping[str, float]:
+    """The figures of a run, by name. metrics: with those of its newest evaluation."""
+    totals, found = manifest.totals, metrics.evaluation
     figures: dict[str, float] = {"rows": totals.rows_in, "quarantined": totals.rows_quarantined}
-    if found is None:
-        return figures | manifest.metrics.own()
-    return {
-        **figures,
-        "labelled": found.rows,
-        **({"positives": found.positives} if found.positives is not None else {}),
-        **{name: each.value for name, each in found.metrics.items()},
-        **manifest.metrics.own(),
-    }
+    if found is not None:
+        figures["labelled"] = found.rows
+        figures |= {"positives": found.positives} if found.positives is not None else {}
+        figures |= {name: each.value for name, each in found.metrics.items()}
+    return figures | metrics.own()
 
 
 def _slices(before: Figures, now: Figures) -> Iterator[FigureCompared]:
@@ -220,7 +216,8 @@ def _moved(
             raise JobError(f"{name} has no rows that could be joined")
         check_columns("key", key, each.schema.names, name, NOT_CARRIED)
     check_kinds(key, before.schema, now.schema, called, "so that no row would find its other one")
-    movements, others = _movements(before, now, len(key), most)
+    outputs = _outputs(before, now, len(key), most)
+    movements = {name: each for name, each in outputs.items() if isinstance(each, Movement)}
     wanted = list(movements)
     # Packed bytes tell of texts and lists of any length; unpacked ones of numbers that pack well.
     wide = row_bytes(pa.schema([before.schema.field(name) for name in (*key, *wanted)]))
@@ -234,14 +231,12 @@ def _moved(
             joined += len(pairs.keys)
             for name, movement in movements.items():
                 movement.update(pairs.keys, pairs.before[name], pairs.now[name])
-    found = {**{name: each.results() for name, each in movements.items()}, **others}
-    names = dict.fromkeys((*now.outputs, *before.outputs))
     return RowsCompared(
         key=tuple(key),
         joined=joined,
         before=pairing.before,
         now=pairing.now,
-        outputs=tuple(found[name] for name in names),
+        outputs=tuple(each.results() if isinstance(each, Movement) else each for each in outputs.values()),
     )
 
 
@@ -254,14 +249,14 @@ def _run(storage: Storage, output: str, run: str, entry: Published, manifest: Ma
     return _Run(files, schema, frozenset((*manifest.identity.get("carry", ()), *LINEAGE)))
 
 
-def _movements(before: _Run, now: _Run, key: int, most: int) -> tuple[dict[str, Movement], dict[str, OutputMoved]]:
-    """What will measure each output, and why other ones are not compared. key: its number of columns."""
-    measured, others = {}, {}
+def _outputs(before: _Run, now: _Run, key: int, most: int) -> dict[str, Movement | OutputMoved]:
+    """What will measure each output, or why it is not compared. key: its number of columns."""
+    found: dict[str, Movement | OutputMoved] = {}
     for name in dict.fromkeys((*now.outputs, *before.outputs)):
         one, other = (each.schema.field(name).type if name in each.outputs else None for each in (before, now))
         told = (None if one is None else type_name(one), None if other is None else type_name(other))
         if why := incomparable(one, other, (before.files.run_id, now.files.run_id)):
-            others[name] = OutputMoved(output=name, why=why, types=told)
+            found[name] = OutputMoved(output=name, why=why, types=told)
         else:
-            measured[name] = Movement(name, kind_of(one), (str(told[0]), str(told[1])), most, key)
-    return measured, others
+            found[name] = Movement(name, kind_of(one), told, most, key)
+    return found
