@@ -52,11 +52,9 @@ class FigureCompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
-    """Two runs: before, and now. columns: as of `compare_columns`. undescribed: the runs whose
-    columns were not described, so that none is compared. drawn: run → its rows that are described, where these were
-    drawn out of more. recounted: the accumulators whose code is not the same in both, so that their figures may differ
-    for that alone. rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if nobody
-    asked for it.
+    """Two runs: before, and now. columns: as of `compare_columns`. undescribed: the runs whose columns were not
+    described, so that none is compared. drawn: run → its rows that are described, where these were drawn out of more.
+    rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if nobody asked for it.
     """
 
     job: str
@@ -66,7 +64,6 @@ class RunsCompared:
     columns: tuple[Drift, ...]
     undescribed: tuple[str, ...] = ()
     drawn: Mapping[str, int] = field(default_factory=dict)
-    recounted: tuple[str, ...] = ()
     rows: RowsCompared | None = None
     unjoined: str = ""
 
@@ -119,16 +116,7 @@ def _without_rows(request: RunRequest, runs: Sequence[tuple[str, Manifest]]) -> 
         columns=tuple(replace(each, groups=()) for each in compared),
         undescribed=tuple(run for run, each in runs if not each.profile),
         drawn={run: profile.rows for profile, run, each in profiles if profile.rows < each.totals.rows_out},
-        recounted=tuple(recounted(*(each.metrics for _, each in runs))),
     )
-
-
-def recounted(before: Figures, now: Figures) -> Iterator[str]:
-    """The accumulators of both runs whose class is not the same."""
-    for name, found in now.accumulators.items():
-        other = before.accumulators.get(name, found)
-        if (other.uses, other.code) != (found.uses, found.code):
-            yield name
 
 
 def _passed(storage: Storage, output: str, run: str) -> tuple[Published, Manifest]:
