@@ -167,15 +167,11 @@ class RowsCompared:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One of the two runs. aside: its columns that are no outputs."""
+    """One of the two runs. outputs: the columns that are neither carried nor lineage."""
 
     files: Files
     schema: pa.Schema
-    aside: frozenset[str]
-
-    @property
-    def outputs(self) -> list[str]:
-        return [name for name in self.schema.names if name not in self.aside]
+    outputs: tuple[str, ...]
 
 
 def _key_of(job: Job) -> tuple[str, ...]:
@@ -203,7 +199,7 @@ def _moved(
         if not each.files.rows:
             raise JobError(f"{name} has no rows that could be joined")
         check_columns("key", key, each.schema.names, name, NOT_CARRIED)
-    check_kinds(key, before.schema, now.schema, called, "so that no row would find its other one")
+    check_kinds(key, before.schema, now.schema, called)
     outputs = _outputs(before, now, len(key), most)
     movements = {name: each for name, each in outputs.items() if isinstance(each, Movement)}
     wanted = list(movements)
@@ -234,7 +230,8 @@ def _run(storage: Storage, output: str, run: str, entry: Published, manifest: Ma
         schema = files.dataset().schema
     except Missing as error:
         raise Missing(deleted(run, f" ({error})", entry.date)) from error
-    return _Run(files, schema, frozenset((*manifest.identity.get("carry", ()), *LINEAGE)))
+    aside = {*manifest.identity.get("carry", ()), *LINEAGE}
+    return _Run(files, schema, tuple(name for name in schema.names if name not in aside))
 
 
 def _outputs(before: _Run, now: _Run, key: int, most: int) -> dict[str, Movement | OutputMoved]:

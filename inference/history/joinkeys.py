@@ -71,10 +71,8 @@ def check_kinds(
     rows: pa.Schema,
     others: pa.Schema,
     called: tuple[str, str] = ("the published rows", "the labels"),
-    so: str = "so that no label would find its row",
 ) -> None:
-    """Check that the key's columns can be compared. called: rows and others, for people; so: what if they are never
-    equal.
+    """Check that the key's columns can be compared. called: rows and others, for people.
 
     Raises:
         JobError: One is of a type that is no key, or not of the same kind in both.
@@ -91,7 +89,7 @@ def check_kinds(
         one, other = (kind_of(type_) for _, type_ in types)
         if one != other and {one, other} != _ALIKE:
             shown = " and ".join(f"{type_name(type_)} in {where}" for where, type_ in types)
-            raise JobError(f"key: {name!r} is {shown}; these are never equal, {so}")
+            raise JobError(f"key: {name!r} is {shown}; these are never equal")
 
 
 def keys_of(columns: Sequence[pa.ChunkedArray]) -> pa.Array:

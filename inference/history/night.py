@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -175,16 +176,12 @@ def look(request: RunRequest) -> RunNow:
     if newest is None:
         return found
     state, unread, failed = newest.state, list[str](), lost(newest)
-    manifest = late = None
-    if (written := state.intent or state.question) is not None:
-        try:
-            manifest = read_manifest(storage, request.output, written.published)
-        except (JobError, StorageError) as error:
-            unread.append(f"damaged: {error}; or score this run anew with --fresh")
-    try:
-        late = latest(storage, revs.revision_uri(request.run_uri, shown.revision if shown else newest.number))
-    except StorageError as error:
-        unread.append(str(error))
+    manifest, written = None, state.intent or state.question
+    if written is not None:
+        remedy = "damaged: {}; or score this run anew with --fresh"
+        manifest = _known(unread, lambda: read_manifest(storage, request.output, written.published), remedy)
+    seen = revs.revision_uri(request.run_uri, shown.revision if shown else newest.number)
+    late = _known(unread, lambda: latest(storage, seen))
     return replace(
         found,
         manifest=manifest,
@@ -201,6 +198,18 @@ def look(request: RunRequest) -> RunNow:
     )
 
 
+T = TypeVar("T")
+
+
+def _known(unread: list[str], read: Callable[[], T], said: str = "{}") -> T | None:
+    """What is read; None if it cannot be, and then why is added to `unread`."""
+    try:
+        return read()
+    except (JobError, StorageError) as error:
+        unread.append(said.format(error))
+        return None
+
+
 REPORT = "report.html"
 """The name of the report of a revision, beside its manifest."""
 
@@ -209,8 +218,6 @@ SHARDS_SHOWN = 100
 
 INCIDENTS_SHOWN = 50
 """The most failed attempts and quarantined rows of the report: each row may be in a part of its own, a request."""
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,13 +263,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         raise JobError(f"nothing of the run {request.run_id!r} was begun, so there is nothing to report")
     unread, state, progress = list(found.unread), newest.state, newest.state.progress
 
-    def known(read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except (JobError, StorageError) as error:
-            unread.append(str(error))
-            return None
-
+    known = partial(_known, unread)
     written = state.intent or state.question
     file = written.published.manifest if written else f"manifest-{_judged(newest):06d}.json"
     file = join(request.output if written else newest.uri, file)
