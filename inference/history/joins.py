@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.history.joinkeys import keys_of, shown, values_of, whole
+from nightjar.inference.history.joinkeys import keys_of, shown, whole
 from nightjar.inference.metrics.columns import nan_as_null, plain
 from nightjar.inference.metrics.keyhash import hashes
 from nightjar.inference.storage.local import storage_error
@@ -33,9 +33,6 @@ BLOCK_BYTES = 1 << 27
 
 _MOST = 256
 """The most divisions, each of which is an open file. Rows of more than so many blocks need more memory."""
-
-SOME = 5
-"""The number of keys that are named of those that only one run has."""
 
 
 @dataclass(slots=True)
@@ -143,26 +140,18 @@ class RunRows:
     """The rows of one of two runs. Each was joined, or is one of these.
 
     keyless: with a null in their key. repeated: whose key several rows of this run, or of the other one, have. only:
-    whose key the other run does not have. some_only: the first keys of these, each as in `RowMoved`.
+    whose key the other run does not have.
     """
 
     rows: int = 0
     keyless: int = 0
     repeated: int = 0
     only: int = 0
-    some_only: tuple[tuple[str, ...], ...] = ()
 
-    def count(self, keys: pa.Array, rows: np.ndarray, others: np.ndarray, columns: int) -> None:
-        """Count a division's rows. keys: the distinct ones, each of so many `columns`, which so many rows of this run
-        and of the other one have.
-        """
-        only = (rows == 1) & (others == 0)
-        self.only += int(only.sum())
+    def count(self, rows: np.ndarray, others: np.ndarray) -> None:
+        """Count a division's keys, which so many rows of this run and of the other one have."""
+        self.only += int(((rows == 1) & (others == 0)).sum())
         self.repeated += int(rows[(rows > 1) | (others > 1)].sum())
-        alone = keys.filter(pa.array(only))
-        first = alone.take(pc.bottom_k_unstable(alone, SOME)).to_pylist()
-        named = (tuple(values_of(key, columns)) for key in first)
-        self.some_only = tuple(sorted([*self.some_only, *named])[:SOME])
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,8 +191,8 @@ class Pairing:
         divide((self._keyed(each, wanted, self.now) for each in now), other, into)
         for index in range(into):
             keys, (before_rows, now_rows) = _counted(blocks(one, index), blocks(other, index))
-            self.before.count(keys, before_rows, now_rows, len(self.key))
-            self.now.count(keys, now_rows, before_rows, len(self.key))
+            self.before.count(before_rows, now_rows)
+            self.now.count(now_rows, before_rows)
             paired = keys.filter(pa.array((before_rows == 1) & (now_rows == 1)))
             if len(paired):
                 yield Pairs(paired, *(_aligned(blocks(folder, index), paired) for folder in (one, other)))
