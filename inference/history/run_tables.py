@@ -6,6 +6,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import pyarrow as pa
@@ -21,7 +22,7 @@ from nightjar.inference.messages import clip
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.outcomes import lines, outcomes, parts_of_shards, total
 from nightjar.inference.output.quarantine import MODEL
-from nightjar.inference.records import Failed, replay_command
+from nightjar.inference.records import Failed, Shard, replay_command
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -144,7 +145,7 @@ class RunReport:
         return list(found.values())
 
     def _incident(self, failed: Failed) -> Incident:
-        shard, replay = self.plan.shard(failed.shard), ""
+        shard, replay = self._failed.get(failed.shard), ""
         if failed.shard in self.state.committed:
             done = "tried again, committed"
         elif failed.shard in self.state.splits:
@@ -170,6 +171,13 @@ class RunReport:
             shard=failed.shard,
             model=failed.model,
         )
+
+    @cached_property
+    def _failed(self) -> dict[str, Shard]:
+        """The shards of the plan that failed, by id: found together, because a plan may have a million shards."""
+        ids = self.plan.table["shard"]
+        failed = pc.is_in(ids, value_set=pa.array(list(self.state.failures), ids.type))
+        return {shard.id: shard for shard in Plan(self.plan.table.filter(failed)).shards()}
 
     def _quarantined(self, limit: int) -> Iterator[Incident]:
         """At most `limit` quarantined rows, of as many parts at most. A part that cannot be read gives a line, too."""
