@@ -1,48 +1,17 @@
 """Every exception Nightjar raises on purpose.
 
-NightjarError                 * marks errors that are worth repeating
-├── JobError              the job file, its input or its model is wrong: change it, nothing was scored  (exit 2)
-├── RunFailed             the run could not be completed; committed work is kept                        (exit 1)
-│   ├── ClusterLost *     the cluster lost a task of the run, let it stand still, or is lost itself
-│   ├── PassEnded *       Ray gave up on one pass; the shards it had started are charged, and the next pass begins
-│   ├── ShardsFailed      some shards have no result
-│   ├── QuarantineFull    more rows cannot be scored than the job allows
-│   ├── GateFailed        a gate did not pass: nothing was published
-│   │   └── Unanswered    … it asks a person first                                                      (exit 5)
-│   ├── Rejected          a person, or the deadline, said no to what a gate asked: nothing was published
-│   ├── AuditFailed       the files written do not prove the cover
-│   └── TakenBack         a person took the run's publication back, and it would be shown again
-├── TablesBehind          the run stays published; a table of the job does not show it yet              (exit 4)
-├── Interrupted           a person or a signal stopped the run; committed work is kept                (exit 130)
-├── Held                  another writer holds the revision                                             (exit 3)
-│   └── Fenced            another writer replaced this one
-├── ClusterError          the Ray cluster cannot do what the job asks                                   (exit 2)
-├── StorageError          the storage refused or failed
-│   ├── AlreadyExists     create-if-absent found the object there
-│   ├── Missing           no such object
-│   ├── Denied            credentials or permissions
-│   ├── Damaged           a file that Nightjar wrote is not as it was written, or of another version
-│   └── Transient *       a fault that may pass; the outcome may be unknown
-└── ShardError            one attempt at one shard failed; travels as a `Failed` event, never as a crash
-    ├── InputCorrupt      the file cannot be read
-    ├── SourceFailed *    the user's own source raised something unexpected
-    ├── InputChanged      the file changed while, or before, it was read
-    ├── SchemaMismatch    the file's columns are not the job's
-    ├── LabelInvalid      a label is no 0 or 1, or no number
-    ├── OverBudget        more rows of this shard were quarantined than the whole run may lose
-    ├── BatchesBroken     batches fail, or lack values, though each of their rows can be scored alone
-    ├── OutsideIdentity   a strict job's predictor used something that identity does not cover
-    ├── ModelChanged      a file that scores, and was not copied, was changed in mid-run
-    ├── ShardTooSlow *    an attempt took longer than the job gives a shard
-    ├── EndpointFailed *  a language model did not answer, again and again
-    ├── EndpointRefused   the endpoint refuses every request: its key, its model or its address is wrong
-    └── OutputInvalid *   what the predictor or the preprocess returned does not fit the job or the model
-        ├── Unaligned *       … does not say which row of the batch has which value
-        │   ├── LengthInvalid *   another number of values than the batch has rows
-        │   └── IndexInvalid *    an index of pandas that is not the batch's
-        ├── PromptInvalid *   a row cannot be made into a prompt, or the model refuses it
-        └── AnswerInvalid *   a language model's answer has no outputs: it is cut, or does not follow the schema
+NightjarError
+├── JobError (2), ClusterError (2), TablesBehind (4), Interrupted (130)
+├── RunFailed: ClusterLost *, PassEnded *, ShardsFailed, QuarantineFull, Rejected, AuditFailed, TakenBack
+│   └── GateFailed: Unanswered (5)
+├── Held (3): Fenced (3)
+├── StorageError: AlreadyExists, Missing, Denied, Damaged, Transient *
+└── ShardError: InputCorrupt, InputChanged, SchemaMismatch, LabelInvalid, OverBudget, BatchesBroken, OutsideIdentity,
+    │           ModelChanged, EndpointRefused, EndpointFailed *, ShardTooSlow *, SourceFailed *
+    └── OutputInvalid *: PromptInvalid *, AnswerInvalid *
+        └── Unaligned *: LengthInvalid *, IndexInvalid *
 
+* marks errors that are worth repeating. A number is the exit code of the command; without one it is 1.
 `ProcessSpoilt` and `Terminated` are not in this tree, and are no `Exception`, so that no `except Exception` stops them.
 
 Only the class attribute `repeatable` decides whether to try again: a request to the storage, an attempt at a shard, or
@@ -208,7 +177,7 @@ class Transient(StorageError):
 
 
 class ShardError(NightjarError):
-    """One attempt at one shard failed."""
+    """One attempt at one shard failed. It travels as a `Failed` event, never as a crash."""
 
 
 class InputCorrupt(ShardError):

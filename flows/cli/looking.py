@@ -101,8 +101,7 @@ def show(
     found = standing.status(request)
     goes_on = found.state == "running"
     report = RunReport(request, found.revision, goes_on=goes_on) if found.revision else None
-    # A part has a row at least, so that so many parts have as many rows as may be shown.
-    shards, incidents = (report.shards(lines), report.incidents(lines, parts=lines)) if report else ([], [])
+    shards, incidents = (report.shards(lines), report.incidents(lines)) if report else ([], [])
     if as_json:
         emit(RunShown(**as_line(found), shards_shown=tuple(shards), incidents=tuple(incidents)))
         return

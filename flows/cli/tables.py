@@ -232,10 +232,6 @@ def _said(found: RunsCompared, lines: int) -> str:
         f"the columns of {run} are described by {counted(rows, 'row')}, drawn at random (profile.share)"
         for run, rows in found.drawn.items()
     ]
-    said += [
-        f"{name} was counted by other code in {found.before} than in {found.now}: its figures may differ for that alone"
-        for name in found.recounted
-    ]
     return "\n".join(map(line, said))
 
 

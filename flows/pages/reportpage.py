@@ -60,7 +60,7 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
     """The page of one night. commands: what a person can do, each under a word for it. around: other pages, by name,
     where it is one of several; a file stands alone.
     """
-    slowest = report.times.slow.shard if report.times.slow else ""
+    slowest = report.slow.shard if report.slow else ""
     behind = _behind(report)
     about, words = Commands(report.request), report.request.words
     metrics, late = report.metrics or Figures({}), report.late
@@ -146,13 +146,10 @@ def tone(line: RunLine) -> str:
 
 
 def _trends(report: Report) -> dict[str, list[tuple[str, float]]]:
-    """Each figure of tonight over the nights before that have it: name → dates with values."""
-    if report.tonight is None or not report.trend:
-        return {}
-    nights = (*report.trend, report.tonight)
+    """Each figure of tonight over the nights that have it: name → dates with values."""
+    tonight = report.trend[-1].figures if report.trend else ()
     return {
-        name: [(each.date, each.figures[name]) for each in nights if name in each.figures]
-        for name in report.tonight.figures
+        name: [(each.date, each.figures[name]) for each in report.trend if name in each.figures] for name in tonight
     }
 
 

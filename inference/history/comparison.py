@@ -11,16 +11,15 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes, type_name
 from nightjar.inference.errors import JobError, Missing
-from nightjar.inference.history.joinkeys import check_kinds, values_of
-from nightjar.inference.history.joins import Pairing, Side
+from nightjar.inference.history.joinkeys import NOT_CARRIED, check_columns, check_kinds
+from nightjar.inference.history.joins import Pairing, RunRows
 from nightjar.inference.history.movement import Movement, OutputMoved, incomparable, kind_of
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.drift import Drift, compare_columns
-from nightjar.inference.metrics.figures import Evaluation, Figures, Slice, SliceFigures
+from nightjar.inference.metrics.figures import Figures, Slice, SliceFigures
 from nightjar.inference.output.nights import Files, blocks, deleted, night_of
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
@@ -53,11 +52,9 @@ class FigureCompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
-    """Two runs: before, and now. columns: as of `compare_columns`. undescribed: the runs whose
-    columns were not described, so that none is compared. drawn: run → its rows that are described, where these were
-    drawn out of more. recounted: the accumulators whose code is not the same in both, so that their figures may differ
-    for that alone. rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if nobody
-    asked for it.
+    """Two runs: before, and now. columns: as of `compare_columns`. undescribed: the runs whose columns were not
+    described, so that none is compared. drawn: run → its rows that are described, where these were drawn out of more.
+    rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if nobody asked for it.
     """
 
     job: str
@@ -67,7 +64,6 @@ class RunsCompared:
     columns: tuple[Drift, ...]
     undescribed: tuple[str, ...] = ()
     drawn: Mapping[str, int] = field(default_factory=dict)
-    recounted: tuple[str, ...] = ()
     rows: RowsCompared | None = None
     unjoined: str = ""
 
@@ -108,7 +104,7 @@ def _without_rows(request: RunRequest, runs: Sequence[tuple[str, Manifest]]) -> 
     ]
     metrics = [by_latest(storage, uri, each.metrics) for uri, (_, each) in zip(uris, runs, strict=True)]
     compared = compare_columns(profiles[0][0], profiles[1][0]) if len(profiles) == 2 else []
-    one, other = (_figures(each, found.evaluation) for (_, each), found in zip(runs, metrics, strict=True))
+    one, other = (_figures(each, found) for (_, each), found in zip(runs, metrics, strict=True))
     return RunsCompared(
         job=request.job.name,
         before=before[0],
@@ -120,16 +116,7 @@ def _without_rows(request: RunRequest, runs: Sequence[tuple[str, Manifest]]) -> 
         columns=tuple(replace(each, groups=()) for each in compared),
         undescribed=tuple(run for run, each in runs if not each.profile),
         drawn={run: profile.rows for profile, run, each in profiles if profile.rows < each.totals.rows_out},
-        recounted=tuple(recounted(*(each.metrics for _, each in runs))),
     )
-
-
-def recounted(before: Figures, now: Figures) -> Iterator[str]:
-    """The accumulators of both runs whose class is not the same."""
-    for name, found in now.accumulators.items():
-        other = before.accumulators.get(name, found)
-        if (other.uses, other.code) != (found.uses, found.code):
-            yield name
 
 
 def _passed(storage: Storage, output: str, run: str) -> tuple[Published, Manifest]:
@@ -141,19 +128,15 @@ def _passed(storage: Storage, output: str, run: str) -> tuple[Published, Manifes
     raise JobError(f"no run {run!r} in {output} passed its gates; `nightjar runs JOB` lists the runs")
 
 
-def _figures(manifest: Manifest, found: Evaluation | None) -> Mapping[str, float]:
-    """The figures of a run, by name. found: its newest evaluation."""
-    totals = manifest.totals
+def _figures(manifest: Manifest, metrics: Figures) -> Mapping[str, float]:
+    """The figures of a run, by name. metrics: with those of its newest evaluation."""
+    totals, found = manifest.totals, metrics.evaluation
     figures: dict[str, float] = {"rows": totals.rows_in, "quarantined": totals.rows_quarantined}
-    if found is None:
-        return figures | manifest.metrics.own()
-    return {
-        **figures,
-        "labelled": found.rows,
-        **({"positives": found.positives} if found.positives is not None else {}),
-        **{name: each.value for name, each in found.metrics.items()},
-        **manifest.metrics.own(),
-    }
+    if found is not None:
+        figures["labelled"] = found.rows
+        figures |= {"positives": found.positives} if found.positives is not None else {}
+        figures |= {name: each.value for name, each in found.metrics.items()}
+    return figures | metrics.own()
 
 
 def _slices(before: Figures, now: Figures) -> Iterator[FigureCompared]:
@@ -171,21 +154,6 @@ def _figure(name: str, of: Slice | None) -> float | None:
     return found.value if found else None
 
 
-@dataclass(frozen=True, slots=True)
-class RunRows:
-    """The rows of one of two runs. Each was joined, or is one of these.
-
-    keyless: with a null in their key. repeated: whose key several rows of this run, or of the other one, have. only:
-    whose key the other run does not have. some_only: the first keys of these, each as in `RowMoved`.
-    """
-
-    rows: int
-    keyless: int
-    repeated: int
-    only: int
-    some_only: tuple[tuple[str, ...], ...]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCompared:
     """The rows of two runs, joined by a key. key: its columns. joined: the rows that both have."""
@@ -199,16 +167,11 @@ class RowsCompared:
 
 @dataclass(frozen=True, slots=True)
 class _Run:
-    """One of the two runs. called: for people."""
+    """One of the two runs. outputs: the columns that are neither carried nor lineage."""
 
-    called: str
     files: Files
     schema: pa.Schema
-    aside: frozenset[str] = field(default_factory=frozenset)
-
-    @property
-    def outputs(self) -> list[str]:
-        return [name for name in self.schema.names if name not in self.aside]
+    outputs: tuple[str, ...]
 
 
 def _key_of(job: Job) -> tuple[str, ...]:
@@ -231,11 +194,14 @@ def _moved(
         StorageError: The storage refused or failed, or the local disk took no more.
     """
     before, now = (_run(request.storage, request.output, *each) for each in runs)
-    for each in (before, now):
-        _check_key(each, key)
-    called = (f"the run {before.called}", f"the run {now.called}")
-    check_kinds(key, before.schema, now.schema, called, "so that no row would find its other one")
-    movements, others = _movements(before, now, len(key), most)
+    called = (f"the run {before.files.run_id}", f"the run {now.files.run_id}")
+    for each, name in zip((before, now), called, strict=True):
+        if not each.files.rows:
+            raise JobError(f"{name} has no rows that could be joined")
+        check_columns("key", key, each.schema.names, name, NOT_CARRIED)
+    check_kinds(key, before.schema, now.schema, called)
+    outputs = _outputs(before, now, len(key), most)
+    movements = {name: each for name, each in outputs.items() if isinstance(each, Movement)}
     wanted = list(movements)
     # Packed bytes tell of texts and lists of any length; unpacked ones of numbers that pack well.
     wide = row_bytes(pa.schema([before.schema.field(name) for name in (*key, *wanted)]))
@@ -244,19 +210,17 @@ def _moved(
     with tempfile.TemporaryDirectory(prefix="nightjar-diff-") as folder:
         pairing = Pairing(Path(folder), key, max(before.files.rows, now.files.rows), max(size, packed))
         joined = 0
-        read = [_blocks(each, [*key, *wanted]) for each in (before, now)]
-        for pairs in pairing.pairs(read[0], read[1], wanted):
+        one, other = (blocks(each.files, [*key, *wanted]) for each in (before, now))
+        for pairs in pairing.pairs(one, other, wanted):
             joined += len(pairs.keys)
             for name, movement in movements.items():
                 movement.update(pairs.keys, pairs.before[name], pairs.now[name])
-    found = {**{name: each.results() for name, each in movements.items()}, **others}
-    names = dict.fromkeys((*now.outputs, *before.outputs))
     return RowsCompared(
         key=tuple(key),
         joined=joined,
-        before=_rows(pairing.before, len(key)),
-        now=_rows(pairing.now, len(key)),
-        outputs=tuple(found[name] for name in names),
+        before=pairing.before,
+        now=pairing.now,
+        outputs=tuple(each.results() if isinstance(each, Movement) else each for each in outputs.values()),
     )
 
 
@@ -265,44 +229,19 @@ def _run(storage: Storage, output: str, run: str, entry: Published, manifest: Ma
         files = night_of(storage, output, 0, run, entry)
         schema = files.dataset().schema
     except Missing as error:
-        raise _deleted(run, entry.date, error) from error
-    return _Run(run, files, schema, frozenset((*manifest.identity.get("carry", ()), *LINEAGE)))
+        raise Missing(deleted(run, f" ({error})", entry.date)) from error
+    aside = {*manifest.identity.get("carry", ()), *LINEAGE}
+    return _Run(files, schema, tuple(name for name in schema.names if name not in aside))
 
 
-def _check_key(run: _Run, key: Sequence[str]) -> None:
-    if not run.files.rows:
-        raise JobError(f"the run {run.called} has no rows that could be joined")
-    for name in key:
-        if name not in run.schema.names:
-            known = run.schema.names
-            more = nearest(name, known) or f"; it has {', '.join(known[:30])}; or carry it, and score the night again"
-            raise JobError(f"key: {name!r} is not a column of the run {run.called}{more}")
-
-
-def _movements(before: _Run, now: _Run, key: int, most: int) -> tuple[dict[str, Movement], dict[str, OutputMoved]]:
-    """What will measure each output, and why other ones are not compared. key: its number of columns."""
-    measured, others = {}, {}
+def _outputs(before: _Run, now: _Run, key: int, most: int) -> dict[str, Movement | OutputMoved]:
+    """What will measure each output, or why it is not compared. key: its number of columns."""
+    found: dict[str, Movement | OutputMoved] = {}
     for name in dict.fromkeys((*now.outputs, *before.outputs)):
         one, other = (each.schema.field(name).type if name in each.outputs else None for each in (before, now))
         told = (None if one is None else type_name(one), None if other is None else type_name(other))
-        if why := incomparable(one, other, (before.called, now.called)):
-            others[name] = OutputMoved(output=name, why=why, types=told)
+        if why := incomparable(one, other, (before.files.run_id, now.files.run_id)):
+            found[name] = OutputMoved(output=name, why=why, types=told)
         else:
-            measured[name] = Movement(name, kind_of(one), (str(told[0]), str(told[1])), most, key)
-    return measured, others
-
-
-def _blocks(run: _Run, columns: list[str]) -> Iterator[pa.Table]:
-    try:
-        yield from blocks(run.files.dataset(), list(dict.fromkeys(columns)), run.files.folder)
-    except Missing as error:
-        raise _deleted(run.called, run.files.date, error) from error
-
-
-def _deleted(run: str, date: str, error: Missing) -> Missing:
-    return Missing(deleted(run, f" ({error})", date))
-
-
-def _rows(side: Side, key: int) -> RunRows:
-    some = tuple(tuple(values_of(each, key)) for each in side.some_only)
-    return RunRows(side.rows, side.keyless, side.repeated, side.only, some)
+            found[name] = Movement(name, kind_of(one), told, most, key)
+    return found

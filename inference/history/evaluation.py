@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, LabelInvalid, ShardError
-from nightjar.inference.history.joinkeys import check_kinds, declared
+from nightjar.inference.history.joinkeys import NOT_CARRIED, check_columns, check_kinds, declared
 from nightjar.inference.history.joins import Join
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import discover, make_plan
@@ -21,7 +21,7 @@ from nightjar.inference.job.input import named_input
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
-from nightjar.inference.messages import clip, nearest
+from nightjar.inference.messages import clip
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.slices import Slices, check_slices, evaluator_of
 from nightjar.inference.metrics.states import Metrics
@@ -56,15 +56,14 @@ def evaluate_late(
     compared = Slices.for_job(labelled)
     state = compared.whole
     night = nights.published(request.storage, request.output, run_id, date)
-    rows = night.dataset()
+    rows = night.dataset().schema
     if not night.rows:
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
-    needed = _needed(job, key, state, rows.schema)
-    said = _Labels(job, labels, dt.date.fromisoformat(night.date), rows.schema, key, label)
+    needed = _needed(job, key, state, rows)
+    said = _Labels(job, labels, dt.date.fromisoformat(night.date), rows, key, label)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         match = Join(Path(folder), key, night.rows)
-        read = blocks(rows, list(dict.fromkeys((*key, *needed))), night.folder)
-        for table, found in match.joined(read, needed, said.blocks(), label):
+        for table, found in match.joined(blocks(night, [*key, *needed]), needed, said.blocks(), label):
             compared.update(table, found)
     _check_joined(match, night.run_id, said.shown)
     evidence = Evidence(Found(0, match.counts.rows), metrics=Metrics(slices=compared))
@@ -90,19 +89,11 @@ def _needed(job: Job, key: Sequence[str], state: Evaluator, rows: pa.Schema) -> 
     """The columns of the published rows that are compared with labels, or divide them. Checks that they are there."""
     needed = {**dict.fromkeys(job.slicing, "evaluation.slices"), **state.columns}
     for named, columns in (("key", key), *((named, (name,)) for name, named in needed.items())):
-        _check_columns(named, columns, rows.names, "the published rows", "; or carry it, and score the night again")
+        check_columns(named, columns, rows.names, "the published rows", NOT_CARRIED)
     types = dict(zip(rows.names, rows.types, strict=True))
     state.check_columns(types)
     check_slices(job, types)
     return list(needed)
-
-
-def _check_columns(key: str, wanted: Sequence[str], known: Sequence[str], of: str, remedy: str = "") -> None:
-    """key: of `late_labels` or the job, for the message; remedy: what else helps, if no column has a name like this."""
-    for name in wanted:
-        if name not in known:
-            more = nearest(name, known) or f"; they have {', '.join(known[:30])}{remedy}"
-            raise JobError(f"{key}: {name!r} is not a column of {of}{more}")
 
 
 def _for_labels(job: Job, labels: Sequence[str], date: dt.date) -> Job:
@@ -143,11 +134,9 @@ class _Labels:
                 given = given.model_copy(update={"declared": {**typed, **given.declared}})
                 self._job, self._typed = self._job.model_copy(update={"input": given}), bool(typed)
             self._found = discover(self._storage, self._job)
-        schema = self._found.schema
-        _check_columns("key", key, schema.names, f"the labels at {self.shown}")
-        _check_columns("label", (label,), schema.names, f"the labels at {self.shown}")
-        compared = self._job.input.compared()
-        _check_columns("late_labels.input.where", compared, schema.names, f"the labels at {self.shown}")
+        schema, compared = self._found.schema, self._job.input.compared()
+        for named, columns in (("key", key), ("label", (label,)), ("late_labels.input.where", compared)):
+            check_columns(named, columns, schema.names, f"the labels at {self.shown}")
         self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, label, *compared))])
         check_kinds(key, rows, self._schema)
 

@@ -6,7 +6,7 @@ row with a null in its key has no key.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -14,6 +14,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text, type_name
 from nightjar.inference.errors import JobError
+from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.columns import plain, plain_type
 
 _ALIKE = {"whole number", "text"}
@@ -48,15 +49,30 @@ def declared(type_: pa.DataType) -> str:
     return type_name(type_) if is_.is_timestamp(type_) else _DECLARED.get(kind, "")
 
 
+NOT_CARRIED = "; or carry it, and score the night again"
+"""What helps if a published night lacks a column."""
+
+
+def check_columns(key: str, wanted: Iterable[str], known: Sequence[str], of: str, remedy: str = "") -> None:
+    """Check that columns are there. key: of the job or the command, for the message. remedy: what else helps, if no
+    column has a name like this.
+
+    Raises:
+        JobError: One is not there.
+    """
+    for name in wanted:
+        if name not in known:
+            more = nearest(name, known) or f"; there are {', '.join(known[:30])}{remedy}"
+            raise JobError(f"{key}: {name!r} is not a column of {of}{more}")
+
+
 def check_kinds(
     key: Sequence[str],
     rows: pa.Schema,
     others: pa.Schema,
     called: tuple[str, str] = ("the published rows", "the labels"),
-    so: str = "so that no label would find its row",
 ) -> None:
-    """Check that the key's columns can be compared. called: rows and others, for people; so: what if they are never
-    equal.
+    """Check that the key's columns can be compared. called: rows and others, for people.
 
     Raises:
         JobError: One is of a type that is no key, or not of the same kind in both.
@@ -73,7 +89,7 @@ def check_kinds(
         one, other = (kind_of(type_) for _, type_ in types)
         if one != other and {one, other} != _ALIKE:
             shown = " and ".join(f"{type_name(type_)} in {where}" for where, type_ in types)
-            raise JobError(f"key: {name!r} is {shown}; these are never equal, {so}")
+            raise JobError(f"key: {name!r} is {shown}; these are never equal")
 
 
 def keys_of(columns: Sequence[pa.ChunkedArray]) -> pa.Array:

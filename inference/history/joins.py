@@ -34,9 +34,6 @@ BLOCK_BYTES = 1 << 27
 _MOST = 256
 """The most divisions, each of which is an open file. Rows of more than so many blocks need more memory."""
 
-SOME = 5
-"""The number of keys that are named of those that only one run has: the first ones in the order of their bytes."""
-
 
 @dataclass(slots=True)
 class Join:
@@ -138,33 +135,23 @@ class Join:
         )
 
 
-@dataclass(slots=True)
-class Side:
-    """The rows of one of the two runs: each is paired, or one of these.
+@dataclass(slots=True, kw_only=True)
+class RunRows:
+    """The rows of one of two runs. Each was joined, or is one of these.
 
     keyless: with a null in their key. repeated: whose key several rows of this run, or of the other one, have. only:
-    whose key the other run does not have. some_only: the first keys of these.
+    whose key the other run does not have.
     """
 
     rows: int = 0
     keyless: int = 0
     repeated: int = 0
     only: int = 0
-    some_only: list[bytes] = field(default_factory=list)
 
-    def count(self, keys: pa.Array, rows: np.ndarray, others: np.ndarray) -> np.ndarray:
-        """Count a division's rows. keys: its distinct ones, which so many rows of this run and of the other one have.
-        Returns which keys are paired.
-        """
-        repeated = (rows > 1) | (others > 1)
-        only = ~repeated & (others == 0)
-        self.repeated += int(rows[repeated].sum())
-        self.only += int(only.sum())
-        alone = keys.filter(pa.array(only))
-        first = alone.take(pc.bottom_k_unstable(alone, SOME)).to_pylist() if len(alone) else []
-        self.some_only = sorted([*self.some_only, *first])[:SOME]
-        paired: np.ndarray = ~(repeated | only)
-        return paired
+    def count(self, rows: np.ndarray, others: np.ndarray) -> None:
+        """Count a division's keys, which so many rows of this run and of the other one have."""
+        self.only += int(((rows == 1) & (others == 0)).sum())
+        self.repeated += int(rows[(rows > 1) | (others > 1)].sum())
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,8 +173,8 @@ class Pairing:
     key: Sequence[str]
     rows: int
     size: int
-    before: Side = field(default_factory=Side)
-    now: Side = field(default_factory=Side)
+    before: RunRows = field(default_factory=RunRows)
+    now: RunRows = field(default_factory=RunRows)
 
     def pairs(self, before: Iterable[pa.Table], now: Iterable[pa.Table], wanted: Sequence[str]) -> Iterator[Pairs]:
         """The wanted columns of the rows that both runs have, in blocks, in no order.
@@ -203,13 +190,14 @@ class Pairing:
         divide((self._keyed(each, wanted, self.before) for each in before), one, into)
         divide((self._keyed(each, wanted, self.now) for each in now), other, into)
         for index in range(into):
-            mine, theirs = (_counted(blocks(folder, index)) for folder in (one, other))
-            keys = mine[0].filter(pa.array(self.before.count(*mine, _rows_of(mine[0], *theirs))))
-            self.now.count(*theirs, _rows_of(theirs[0], *mine))
-            if len(keys):
-                yield Pairs(keys, *(_aligned(blocks(folder, index), keys) for folder in (one, other)))
+            keys, (before_rows, now_rows) = _counted(blocks(one, index), blocks(other, index))
+            self.before.count(before_rows, now_rows)
+            self.now.count(now_rows, before_rows)
+            paired = keys.filter(pa.array((before_rows == 1) & (now_rows == 1)))
+            if len(paired):
+                yield Pairs(paired, *(_aligned(blocks(folder, index), paired) for folder in (one, other)))
 
-    def _keyed(self, rows: pa.Table, wanted: Sequence[str], side: Side) -> pa.Table:
+    def _keyed(self, rows: pa.Table, wanted: Sequence[str], side: RunRows) -> pa.Table:
         keys = keys_of([rows[name] for name in self.key])
         side.rows += len(keys)
         side.keyless += keys.null_count
@@ -217,26 +205,17 @@ class Pairing:
         return found.filter(keys.is_valid()) if keys.null_count else found
 
 
-def _counted(rows: Iterator[pa.Table]) -> tuple[pa.Array, np.ndarray]:
-    """The distinct keys of a division, and how many rows have each."""
-    keys, counts = pa.array([], pa.large_binary()), np.zeros(0, np.int64)
-    for block in rows:
-        found = whole(block.column(0)).dictionary_encode()
-        here = np.bincount(found.indices.to_numpy(), minlength=len(found.dictionary))
-        at = pc.index_in(found.dictionary, value_set=keys)
-        known = np.asarray(at.is_valid())
-        counts[at.drop_null().to_numpy()] += here[known]
-        keys = pa.concat_arrays([keys, found.dictionary.filter(pa.array(~known))])
-        counts = np.concatenate([counts, here[~known]])
+def _counted(*runs: Iterator[pa.Table]) -> tuple[pa.Array, np.ndarray]:
+    """The distinct keys of a division of all runs, and for each run how many of its rows have each."""
+    keys, counts = pa.array([], pa.large_binary()), np.zeros((len(runs), 0), np.int64)
+    for run, rows in enumerate(runs):
+        for block in rows:
+            found = whole(block.column(0)).dictionary_encode()
+            new = found.dictionary.filter(pc.invert(pc.is_in(found.dictionary, value_set=keys)))
+            keys, counts = pa.concat_arrays([keys, new]), np.pad(counts, ((0, 0), (0, len(new))))
+            at = pc.index_in(found.dictionary, value_set=keys).to_numpy()
+            counts[run, at] += np.bincount(found.indices.to_numpy(), minlength=len(at))
     return keys, counts
-
-
-def _rows_of(keys: pa.Array, known: pa.Array, counts: np.ndarray) -> np.ndarray:
-    """How many rows have each of these keys. counts: how many have each of the known ones."""
-    at = pc.index_in(keys, value_set=known)
-    found = np.zeros(len(keys), np.int64)
-    found[np.asarray(at.is_valid())] = counts[at.drop_null().to_numpy()]
-    return found
 
 
 def _aligned(rows: Iterator[pa.Table], keys: pa.Array) -> pa.Table:

@@ -97,7 +97,7 @@ class Movement:
 
     output: str
     kind: str
-    types: tuple[str, str]
+    types: tuple[str | None, str | None]
     most: int
     key: int
     _unchanged: int = 0
@@ -131,6 +131,7 @@ class Movement:
     def results(self) -> OutputMoved:
         """What is told of it."""
         there = self._distances.count
+        ranked = sorted(self._changes.items(), key=lambda found: (-found[1], *map(str, found[0])))
         return OutputMoved(
             output=self.output,
             kind=self.kind,
@@ -142,12 +143,9 @@ class Movement:
             p99=self._distances.quantile(0.99) if there else None,
             max=self._distances.high,
             rows=tuple(row for *_, row in self._farthest),
-            changes=tuple(ValueChanged(*pair, rows) for pair, rows in self._ranked_changes()),
+            changes=tuple(ValueChanged(*pair, rows) for pair, rows in ranked[: self.most]),
             changes_cut=self._cut,
         )
-
-    def _ranked_changes(self) -> list[tuple[tuple[str | None, str | None], int]]:
-        return sorted(self._changes.items(), key=lambda found: (-found[1], *map(str, found[0])))[: self.most]
 
     def _count_changes(self, before: pa.ChunkedArray, now: pa.ChunkedArray) -> None:
         if self._cut or not len(before):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import islice
 from typing import Any, TypeVar
 
@@ -17,15 +18,13 @@ from nightjar.inference.history.run_status import (
     figures_of,
     newest_figures,
     run_line,
-    run_not_begun,
     scorers,
     shown_instead,
     warnings,
 )
 from nightjar.inference.history.run_tables import Incident, RunReport, ShardLine, lost, mending
 from nightjar.inference.identity.identity import Identity
-from nightjar.inference.job.checks import DriftCheck
-from nightjar.inference.job.model import Job
+from nightjar.inference.job.checks import LAST, DriftCheck
 from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
@@ -34,7 +33,7 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
 from nightjar.inference.output.revisions import RevisionFile, revision_in
 from nightjar.inference.output.targets import TableShown
-from nightjar.inference.records import Failed, as_line
+from nightjar.inference.records import Counts, Failed, as_line
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import identity_of_plan
@@ -63,9 +62,10 @@ class NightFigures:
     figures: Mapping[str, float]
 
 
-def night_figures(date: str, rows: int, quarantined: int, metrics: Figures) -> NightFigures:
+def night_figures(date: str, counts: Counts, metrics: Figures) -> NightFigures:
     """The figures that a trend has of a night."""
-    return NightFigures(date, {"rows": rows, "quarantined": quarantined, **figures_of(metrics)})
+    figures = {"rows": counts.rows_in, "quarantined": counts.rows_quarantined, **figures_of(metrics)}
+    return NightFigures(date, figures)
 
 
 def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
@@ -77,7 +77,7 @@ def trend(storage: Storage, output: str, date: str) -> tuple[NightFigures, ...]:
     nights = []
     for run, day, each in islice(earlier_nights(storage, output, date), MAX_NIGHTS):
         metrics = newest_figures(storage, revision_in(output, run, each.revision), each)
-        nights.append(night_figures(day, each.totals.rows_in, each.totals.rows_quarantined, metrics))
+        nights.append(night_figures(day, each.totals, metrics))
     return tuple(reversed(nights))
 
 
@@ -102,24 +102,6 @@ class NightsCompared:
     total: int = 0
     beyond: int = 0
     drawn: int | None = None
-
-
-def drifted(storage: Storage, job: Job, date: str, profile: Profile, rows: int) -> tuple[NightsCompared, ...]:
-    """Compare with each night that a check on drift names; without such a check, with the last published night. rows:
-    tonight's, which may be more than the profile describes.
-
-    Raises:
-        JobError: A manifest or profile is not the one that was published.
-    """
-    nights = dict.fromkeys(check.against for check in job.checks if isinstance(check, DriftCheck)) or {"last": None}
-    found = [baseline(storage, job.output.uri, date, night) for night in nights]
-    drawn = profile.rows if profile.rows < rows else None
-    return tuple(
-        replace(beside(each.called, each.profile, profile), drawn=drawn)
-        if each.profile
-        else NightsCompared(each.called, each.why)
-        for each in found
-    )
 
 
 def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
@@ -188,22 +170,18 @@ def look(request: RunRequest) -> RunNow:
         request=request,
         newest=newest,
         now=now,
-        line=run_line(request, newest, shown) if newest else run_not_begun(request, shown),
+        line=run_line(request, newest, shown),
         tables=targets.shown(storage, request.output, request.job.output.tables),
     )
     if newest is None:
         return found
     state, unread, failed = newest.state, list[str](), lost(newest)
-    manifest = late = None
-    if (written := state.intent or state.question) is not None:
-        try:
-            manifest = read_manifest(storage, request.output, written.published)
-        except (JobError, StorageError) as error:
-            unread.append(f"damaged: {error}; or score this run anew with --fresh")
-    try:
-        late = latest(storage, revs.revision_uri(request.run_uri, shown.revision if shown else newest.number))
-    except StorageError as error:
-        unread.append(str(error))
+    manifest, written = None, state.intent or state.question
+    if written is not None:
+        remedy = "damaged: {}; or score this run anew with --fresh"
+        manifest = _known(unread, lambda: read_manifest(storage, request.output, written.published), remedy)
+    seen = revs.revision_uri(request.run_uri, shown.revision if shown else newest.number)
+    late = _known(unread, lambda: latest(storage, seen))
     return replace(
         found,
         manifest=manifest,
@@ -220,16 +198,26 @@ def look(request: RunRequest) -> RunNow:
     )
 
 
+T = TypeVar("T")
+
+
+def _known(unread: list[str], read: Callable[[], T], said: str = "{}") -> T | None:
+    """What is read; None if it cannot be, and then why is added to `unread`."""
+    try:
+        return read()
+    except (JobError, StorageError) as error:
+        unread.append(said.format(error))
+        return None
+
+
 REPORT = "report.html"
 """The name of the report of a revision, beside its manifest."""
 
 SHARDS_SHOWN = 100
 """The most shards of the report: without a result first, then retried, then slowest."""
 
-INCIDENTS_SHOWN = 100
-"""The most failed attempts and quarantined rows of the report."""
-
-T = TypeVar("T")
+INCIDENTS_SHOWN = 50
+"""The most failed attempts and quarantined rows of the report: each row may be in a part of its own, a request."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -238,21 +226,20 @@ class Report(RunNow):
 
     manifest: also of one that is not to be published; manifest_uri: its URI. gates: also of a revision that they
     refused; if that was before anything was scored, only those that did not pass. metrics: of the audit, with the
-    evaluation of labels that came late, if any. trend: the nights before; tonight: the same figures of this one, if
-    they are known. compared: the columns beside those of other nights. account: where the time of the last command that
-    scored went, if it came to its end. cost: of its workers. times: when the shards were scored. shards, incidents: the
-    first of them. identity: what scored the shards; None if the ledger does not say.
+    evaluation of labels that came late, if any. trend: the nights before and, last, this one; empty if its figures are
+    not known. compared: the columns beside those of other nights. account: where the time of the last command that
+    scored went, if it came to its end. cost: of its workers. slow: the slowest shard, if it took much longer than the
+    others. shards, incidents: the first of them. identity: what scored the shards; None if the ledger does not say.
     """
 
     newest: revs.Revision
     manifest_uri: str
     metrics: Figures | None
     trend: tuple[NightFigures, ...]
-    tonight: NightFigures | None
     compared: tuple[NightsCompared, ...]
     account: Account | None
     cost: WorkersCost | None
-    times: ShardTimes
+    slow: SlowShard | None
     shards: tuple[ShardLine, ...]
     incidents: tuple[Incident, ...]
     identity: Identity | None
@@ -276,13 +263,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         raise JobError(f"nothing of the run {request.run_id!r} was begun, so there is nothing to report")
     unread, state, progress = list(found.unread), newest.state, newest.state.progress
 
-    def known(read: Callable[[], T]) -> T | None:
-        try:
-            return read()
-        except (JobError, StorageError) as error:
-            unread.append(str(error))
-            return None
-
+    known = partial(_known, unread)
     written = state.intent or state.question
     file = written.published.manifest if written else f"manifest-{_judged(newest):06d}.json"
     file = join(request.output if written else newest.uri, file)
@@ -294,10 +275,10 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         metrics = late.instead_of(metrics)
     date = state.planned.date if state.planned else request.date
     account = account or known(lambda: kept(storage, newest))
-    tonight = None
+    nights: tuple[NightFigures, ...] = ()
     if metrics and progress.done_shards == progress.shards:
-        tonight = night_figures(date, progress.rows, progress.counts.rows_quarantined, metrics)
-    earlier = known(lambda: trend(storage, request.output, date)) or ()
+        earlier = known(lambda: trend(storage, request.output, date)) or ()
+        nights = (*earlier, night_figures(date, progress.counts, metrics))
     compared = known(lambda: _compared(request, newest, date, judged.profile if judged else None)) or ()
     identity = known(lambda: identity_of_plan(storage, newest.uri, state))
     read = RunReport(request, newest)
@@ -306,12 +287,11 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         **{**as_line(found), "manifest": manifest, "gates": gates, "unread": tuple(dict.fromkeys(unread))},
         manifest_uri=file if manifest else "",
         metrics=metrics,
-        trend=earlier,
-        tonight=tonight,
+        trend=nights,
         compared=compared,
         account=account,
         cost=workers_cost(request.job, account, progress.scored_rows),
-        times=shard_times(read.outcomes),
+        slow=slow_shard(read.outcomes),
         shards=tuple(read.shards(SHARDS_SHOWN)),
         incidents=tuple(read.incidents(INCIDENTS_SHOWN)),
         identity=identity,
@@ -321,10 +301,23 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
 def _compared(
     request: RunRequest, newest: revs.Revision, date: str, file: RevisionFile | None
 ) -> tuple[NightsCompared, ...]:
+    """Compare with each night that a check on drift names; without such a check, with the last published night.
+
+    file: the profile of the newest revision; None if its columns were not described.
+    """
     if file is None:
         return ()
-    profile = read_profile(request.storage, newest.uri, file)
-    return drifted(request.storage, request.job, date, profile, newest.state.progress.counts.rows_out)
+    storage, job, rows = request.storage, request.job, newest.state.progress.counts.rows_out
+    profile = read_profile(storage, newest.uri, file)
+    nights = dict.fromkeys(check.against for check in job.checks if isinstance(check, DriftCheck)) or (LAST,)
+    found = [baseline(storage, request.output, date, night) for night in nights]
+    drawn = profile.rows if profile.rows < rows else None
+    return tuple(
+        replace(beside(each.called, each.profile, profile), drawn=drawn)
+        if each.profile
+        else NightsCompared(each.called, each.why)
+        for each in found
+    )
 
 
 def _unpublished(storage: Storage, file: str) -> Manifest | None:
@@ -362,43 +355,22 @@ class SlowShard:
     others_s: float
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ShardTimes:
-    """The shards that were scored for this revision.
-
-    taken_over: shards with a result of an earlier revision, which the other fields leave out. seconds: from the start
-    of the first shard to the end of the last. shard_seconds: the sum over all shards. workers: how many scored. slow:
-    the slowest shard, if it took much longer than the others.
+def slow_shard(outcomes: pa.Table) -> SlowShard | None:
+    """The slowest shard that was scored for this revision, if it took much longer than the others. outcomes: as
+    `output.outcomes.outcomes`.
     """
-
-    shards: int = 0
-    taken_over: int = 0
-    seconds: float = 0.0
-    shard_seconds: float = 0.0
-    workers: int = 0
-    slow: SlowShard | None = None
-
-
-def shard_times(outcomes: pa.Table) -> ShardTimes:
-    """The times of all committed shards. outcomes: as `output.outcomes.outcomes`."""
-    committed = outcomes.filter(pc.equal(outcomes["status"], "committed"))
-    own = pc.fill_null(pc.equal(committed["adopted_from"], ""), True)
-    scored = committed.filter(own).select(["worker", "started_at", "seconds", "shard"])
-    taken_over = committed.num_rows - scored.num_rows
-    if not scored.num_rows:
-        return ShardTimes(taken_over=taken_over)
+    scored = outcomes.filter(pc.equal(outcomes["adopted_from"], ""))
+    if scored.num_rows < 2:
+        return None
     names = np.array(scored["worker"].to_pylist(), dtype=object)
     begin, seconds = (scored[name].to_numpy().astype(float) for name in ("started_at", "seconds"))
     begin -= begin.min()
-    end = begin + seconds
-    return ShardTimes(
-        shards=scored.num_rows,
-        taken_over=taken_over,
-        seconds=round(float(end.max()), 3),
-        shard_seconds=round(float(seconds.sum()), 3),
-        workers=len(set(names)),
-        slow=_slow(scored["shard"], _own(names, begin, end)),
-    )
+    own = _own(names, begin, begin + seconds)
+    at = int(own.argmax())
+    longest, others = float(own[at]), float(np.median(np.delete(own, at)))
+    if longest < max(SLOW_S, SLOW_TIMES * others):
+        return None
+    return SlowShard(scored["shard"][at].as_py(), round(longest, 3), round(others, 3))
 
 
 def _own(names: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -408,13 +380,3 @@ def _own(names: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
     own = np.empty(len(end))
     own[order] = end[order] - np.maximum(begin[order], before)
     return own
-
-
-def _slow(shards: pa.ChunkedArray, seconds: np.ndarray) -> SlowShard | None:
-    if len(seconds) < 2:
-        return None
-    at = int(seconds.argmax())
-    longest, others = float(seconds[at]), float(np.median(np.delete(seconds, at)))
-    if longest < max(SLOW_S, SLOW_TIMES * others):
-        return None
-    return SlowShard(shards[at].as_py(), round(longest, 3), round(others, 3))

@@ -114,7 +114,8 @@ def _replay_here(
     """Yield each step as it begins, and at the end the row's result."""
     known = [each.name for each in request.job.models]
     if model and model not in known:
-        raise JobError(f"--model {model}: the job has no such model{nearest(model, known) or _listed(known)}")
+        there = ", ".join(filter(None, known)) or "one, without a name"
+        raise JobError(f"--model {model}: the job has no such model{nearest(model, known) or f'; it has {there}'}")
     revision, shard = _shard(request, shard_id)
     piece = _piece(shard, row, file)
     request, changed = _as_then(request, revision, live)
@@ -185,10 +186,6 @@ def _spec_for(request: RunRequest, piece: Piece, fingerprint: str) -> tuple[Work
 def _failure(failure: RowFailure) -> str:
     by = f"the model {failure.model!r}: " if failure.model else ""
     return f"{failure.traceback or ''}\n{by}{failure.error}: {failure.message}".strip()
-
-
-def _listed(names: list[str]) -> str:
-    return f"; it has {', '.join(names)}" if any(names) else "; it has one, without a name"
 
 
 def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[RunRequest, str]:

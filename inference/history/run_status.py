@@ -39,6 +39,9 @@ WAITING = "waiting"
 UNREADABLE = "unreadable"
 """The state of a run in a list if one of its files cannot be read: damaged, of a newer version, or refused."""
 
+UNKNOWN = "unknown"
+"""The state of a run of which nothing is kept: it was never begun, or its files were deleted."""
+
 _GOING = {"running", "publishing", SILENT}
 _RUNS_READ = 16
 
@@ -57,9 +60,9 @@ class Standing:
     """How a run stands.
 
     state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped, asks,
-    limited, validated, killed, `WAITING` or `UNREADABLE`. ended: how it ended without a publication, if that was
-    kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it
-    cannot be read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
+    limited, validated, killed, `WAITING`, `UNREADABLE` or `UNKNOWN`. ended: how it ended without a publication, if that
+    was kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it cannot be
+    read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
     nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
     asked then, or is asked.
     """
@@ -189,10 +192,8 @@ def list_runs(request: RunRequest, limit: int = 20) -> list[RunLine]:
     def look(run_id: str) -> RunLine | None:
         shown, of = now.runs.get(run_id), replace(request, run_id=run_id)
         try:
-            newest = revs.newest_revision(of.storage, of.run_uri)
-            if newest is not None:
-                return run_line(of, newest, shown)
-            return _without_ledger(run_id, found, shown) if (found := before_it_begins(of)) else None
+            line = run_line(of, revs.newest_revision(of.storage, of.run_uri), shown)
+            return line if line.standing.state != UNKNOWN else None
         except StorageError as error:
             # A damaged run must not hide the others.
             return _without_ledger(run_id, Standing(UNREADABLE, problem=str(error)), shown)
@@ -207,12 +208,6 @@ def list_runs(request: RunRequest, limit: int = 20) -> list[RunLine]:
         return [line for line in lines if line is not None]
 
 
-def run_not_begun(request: RunRequest, shown: Published | None) -> RunLine:
-    """A run without a ledger: what it waits for, why it could not begin, or that nothing is known of it."""
-    unknown = Standing("unknown", problem=deleted(request.run_id, date=shown.date) if shown else "")
-    return _without_ledger(request.run_id, before_it_begins(request) or unknown, shown)
-
-
 def before_it_begins(request: RunRequest) -> Standing | None:
     """How a run stands that has no ledger: what it waits for, or why it could not begin; None if nothing was kept."""
     note = waiting.note_of(request)
@@ -221,10 +216,14 @@ def before_it_begins(request: RunRequest) -> Standing | None:
     return Standing(note.outcome, note) if note else None
 
 
-def run_line(request: RunRequest, newest: revs.Revision, shown: Published | None) -> RunLine:
-    """The request's run in a list. newest: its newest revision. shown: the one that readers see, if any."""
+def run_line(request: RunRequest, newest: revs.Revision | None, shown: Published | None) -> RunLine:
+    """The request's run in a list. newest: its newest revision, if any. shown: the one that readers see, if any."""
+    if newest is None:
+        unknown = Standing(UNKNOWN, problem=deleted(request.run_id, date=shown.date) if shown else "")
+        return _without_ledger(request.run_id, before_it_begins(request) or unknown, shown)
     progress = newest.state.progress
-    manifest = sealed_manifest(request, newest.state)
+    intent = newest.state.intent
+    manifest = _readable(request, intent.published) if intent else None
     began, seconds = took(request, newest, manifest)
     return RunLine(
         run_id=request.run_id,
@@ -343,11 +342,6 @@ def _ended(state: State) -> Ended | None:
     if ended is None or ended.outcome != ASKS or question is None or not question.lapsed:
         return ended
     return Ended(FAILED, ended.step, question.until, Rejected.__name__, question.no(None))
-
-
-def sealed_manifest(request: RunRequest, state: State) -> Manifest | None:
-    """The manifest of a revision whose publication was begun, if it is as it was written."""
-    return _readable(request, state.intent.published) if state.intent else None
 
 
 def _readable(request: RunRequest, published: Published) -> Manifest | None:

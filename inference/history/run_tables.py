@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -13,24 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.errors import InputCorrupt, Missing, SchemaMismatch, StorageError
+from nightjar.inference.errors import InputCorrupt, SchemaMismatch, StorageError
 from nightjar.inference.input.plan import Plan, shard_of_line
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.logs.printed import last_lines
 from nightjar.inference.messages import clip
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.output.outcomes import lines, outcomes, parts_of_shards
+from nightjar.inference.output.outcomes import lines, outcomes, parts_of_shards, total
 from nightjar.inference.output.quarantine import MODEL
-from nightjar.inference.records import Failed
+from nightjar.inference.records import Failed, Shard, replay_command
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import Storage, join
-
-MAX_LINES = 300
-"""The most lines of a table for people; the complete records are `shards-<epoch>.parquet` and the ledger."""
-
-PARTS_READ = 50
-"""The most quarantine parts that are read for a table if nobody says how many lines are wanted: each is a request."""
 
 _OF_FILES = frozenset({InputCorrupt.__name__, SchemaMismatch.__name__})
 """Causes of failed attempts for which no other try helps as long as the file is as it is."""
@@ -100,66 +94,42 @@ class RunReport:
 
     def __init__(self, request: RunRequest, revision: int | revs.Revision, *, goes_on: bool = False) -> None:
         """revision: its number, or the revision itself if it was read already. goes_on: a live writer works on it."""
-        self.storage, self._goes_on = request.storage, goes_on
+        self.request, self.storage, self._goes_on = request, request.storage, goes_on
         if isinstance(revision, int):
             revision = revs.read_revision(self.storage, request.run_uri, revision)
-        self._words = ("nightjar", "replay", request.job_path, request.run_id, *request.place)
-        self.uri, self.ledger, self.state = revision.uri, revision.ledger, revision.state
+        self.uri, self.state = revision.uri, revision.state
         self.plan = (revision.plan() or Plan.of([])).limited(request.limit)
-        self.outcomes = outcomes(self.plan, self.ledger, self.state)
+        self.outcomes = outcomes(self.plan, revision.ledger, self.state)
 
-    @cached_property
-    def _printed(self) -> dict[str, list[str]]:
-        planned, committed = self._planned, self.state.committed
-        lost = {shard: said for shard, said in self.state.failures.items() if shard in planned - committed}
-        try:
-            return last_lines(self.storage, self.uri, lost)
-        except StorageError:
-            return {}  # so that the rest is still reported
-
-    def shards(self, limit: int = MAX_LINES) -> list[ShardLine]:
+    def shards(self, limit: int) -> list[ShardLine]:
         """The shards to show: those without a result first, then those that failed before, then the slowest."""
-        failures = {shard: len(found) for shard, found in self.state.failures.items()}
-        table = self.outcomes
-        tries = pa.array([failures.get(shard, 0) for shard in table["shard"].to_pylist()], pa.int32())
+        table, failures = self.outcomes, self.state.failures
+        tries = pa.array([len(failures.get(shard, ())) for shard in table["shard"].to_pylist()], pa.int32())
         order = pc.sort_indices(
             pa.table({"status": table["status"], "tries": tries, "seconds": table["seconds"]}),
             sort_keys=[("status", "descending"), ("tries", "descending"), ("seconds", "descending")],
         )
-        return [self._shard(line) for line in lines(table.take(order.slice(0, limit)))]
+        shown = list(lines(table.take(order.slice(0, limit))))
+        lost = [line["shard"] for line in shown if line["status"] == "missing" and line["shard"] in failures]
+        printed: dict[str, list[str]] = {}
+        with suppress(StorageError):  # so that the rest is still reported
+            printed = last_lines(self.storage, self.uri, {shard: failures[shard] for shard in lost})
+        return [_shard_line(line, failures.get(line["shard"], ()), printed.get(line["shard"], ())) for line in shown]
 
-    def _shard(self, line: dict[str, Any]) -> ShardLine:
-        failures = self.state.failures.get(line["shard"], [])
-        missing = line["status"] == "missing"
-        return ShardLine(
-            input=shard_of_line(line).label,
-            status=line["status"],
-            failed_attempts=len(failures),
-            why=failures[-1].message if failures and missing else "",
-            rows=next((rows for rows in (line["rows"], line["rows_in"] or -1) if rows >= 0), None),
-            quarantined=(line["rows_quarantined"] or 0) + (line["rows_partial"] or 0),
-            retries_in_place=line["retries"] or 0,
-            seconds=round(line["seconds"], 2) if line["seconds"] is not None else None,
-            worker=line["worker"] or "",
-            shard=line["shard"],
-            printed_last=tuple(self._printed.get(line["shard"], ())) if missing else (),
-        )
-
-    def incidents(self, limit: int = MAX_LINES, parts: int = PARTS_READ) -> list[Incident]:
+    def incidents(self, limit: int) -> list[Incident]:
         """Failed attempts and quarantined rows, with what was done about them; at most `limit`.
 
-        A third of the lines is kept for rows, however many attempts failed. parts: the most parts that are read.
+        A third of the lines is kept for rows, however many attempts failed.
         """
         failures = itertools.chain.from_iterable(self.state.failures.values())
         attempts = [self._incident(failed) for failed in itertools.islice(failures, limit)]
-        rows = list(self._quarantined(max(limit - len(attempts), limit // 3), parts))
+        rows = list(self._quarantined(max(limit - len(attempts), limit // 3)))
         return attempts[: limit - len(rows)] + rows
 
     @property
     def all_incidents(self) -> int:
         """The number of all failed attempts and quarantined rows."""
-        named = {"rows_quarantined", "rows_partial"}.intersection(self.outcomes.column_names)
-        rows = sum(pc.sum(self.outcomes[name]).as_py() or 0 for name in named)
+        rows = sum(total(self.outcomes, name) for name in ("rows_quarantined", "rows_partial"))
         return sum(map(len, self.state.failures.values())) + rows
 
     def replays(self, limit: int) -> list[Incident]:
@@ -175,64 +145,49 @@ class RunReport:
         return list(found.values())
 
     def _incident(self, failed: Failed) -> Incident:
+        shard, replay = self._failed.get(failed.shard), ""
         if failed.shard in self.state.committed:
             done = "tried again, committed"
         elif failed.shard in self.state.splits:
             done = "split into one shard per file"
-        elif failed.shard not in self._planned:
+        elif shard is None:
             done = "planned anew: its file, the model or the job changed since"
         elif self._goes_on:
             done = "no result yet: the run goes on"
         else:
             done = "no result: repeat the command once it is mended"
+        if shard is not None and failed.row >= 0 and failed.rows <= 1:
+            about = self.request.job_path, self.request.words
+            replay = replay_command(*about, shard, failed.uri, failed.row, failed.model)
         return Incident(
             cause=failed.cause,
             what_was_done=done,
             message=failed.message,
-            replay=self._replay(failed),
-            file=failed.uri or self._file(failed.shard),
+            replay=replay,
+            # A process that was lost without a crumb says no file.
+            file=failed.uri or (shard.pieces[0].uri if shard else ""),
             row=failed.row if failed.row >= 0 else None,
             attempt=failed.attempt,
             shard=failed.shard,
             model=failed.model,
         )
 
-    def _replay(self, failed: Failed) -> str:
-        """The command that scores the row again at which an attempt failed, if one row is known and the plan has it."""
-        if failed.row < 0 or failed.rows > 1 or failed.shard not in self._planned:
-            return ""
-        shard = self.plan.shard(failed.shard)
-        which = [*(("--file", failed.uri) if shard and len(shard.pieces) > 1 else ())]
-        which += ["--model", failed.model] if failed.model else []
-        return shlex.join([*self._words, "--shard", failed.shard, "--row", str(failed.row), *which])
-
     @cached_property
-    def _planned(self) -> set[str]:
-        return set(self.plan.ids())
+    def _failed(self) -> dict[str, Shard]:
+        """The shards of the plan that failed, by id: found together, because a plan may have a million shards."""
+        ids = self.plan.table["shard"]
+        failed = pc.is_in(ids, value_set=pa.array(list(self.state.failures), ids.type))
+        return {shard.id: shard for shard in Plan(self.plan.table.filter(failed)).shards()}
 
-    def _file(self, shard: str) -> str:
-        """The file of a shard whose process was lost without a crumb; empty for a shard of an earlier plan."""
-        found = self.plan.shard(shard)
-        return found.pieces[0].uri if found else ""
-
-    def _quarantined(self, limit: int, parts: int = PARTS_READ) -> Iterator[Incident]:
-        """Quarantined rows, read from a bounded number of parts. A part that cannot be read gives a line, too."""
-        for shard, name in parts_of_shards(self.outcomes, "quarantine")[:parts]:
+    def _quarantined(self, limit: int) -> Iterator[Incident]:
+        """At most `limit` quarantined rows, of as many parts at most. A part that cannot be read gives a line, too."""
+        for shard, name in parts_of_shards(self.outcomes, "quarantine")[:limit]:
+            uri = join(self.uri, name)
             try:
-                rows = self._rows(join(self.uri, name)).slice(0, limit)
+                rows = self._rows(uri).slice(0, limit)
             except (StorageError, OSError, pa.ArrowException) as error:
-                # A storage that refuses or is away says nothing about the part; a part that is not Parquet is damaged.
-                away = isinstance(error, StorageError) and not isinstance(error, Missing)
-                yield Incident(
-                    cause="not read" if away else "damaged part",
-                    what_was_done="" if away else self._mended,
-                    message=f"{join(self.uri, name)}: cannot be read: {clip(str(error))}",
-                    replay="",
-                    file=self._file(shard),
-                    row=None,
-                    attempt=None,
-                    shard=shard,
-                )
+                message = f"{uri}: cannot be read: {clip(str(error))}"
+                yield Incident("not read", "", message, "", file="", row=None, attempt=None, shard=shard)
                 continue
             for row in rows.to_pylist():
                 yield Incident(
@@ -250,16 +205,27 @@ class RunReport:
             if limit <= 0:
                 return
 
-    @property
-    def _mended(self) -> str:
-        if self.state.intent is not None:
-            return "published before it was damaged: restore it, or score the run anew with --fresh"
-        return "left to the audit, which has its shard scored again"
-
     def _rows(self, uri: str) -> pa.Table:
         with pq.ParquetFile(self.storage.open(uri)) as file:
             several = [MODEL] if MODEL in file.schema_arrow.names else []
             return file.read(columns=["_file", "_row", *several, "error", "message", "replay"], use_threads=False)
+
+
+def _shard_line(line: dict[str, Any], failures: Sequence[Failed], printed: Sequence[str]) -> ShardLine:
+    """line: of the outcomes. printed: its last lines."""
+    return ShardLine(
+        input=shard_of_line(line).label,
+        status=line["status"],
+        failed_attempts=len(failures),
+        why=failures[-1].message if failures and line["status"] == "missing" else "",
+        rows=next((rows for rows in (line["rows"], line["rows_in"] or -1) if rows >= 0), None),
+        quarantined=(line["rows_quarantined"] or 0) + (line["rows_partial"] or 0),
+        retries_in_place=line["retries"] or 0,
+        seconds=round(line["seconds"], 2) if line["seconds"] is not None else None,
+        worker=line["worker"] or "",
+        shard=line["shard"],
+        printed_last=tuple(printed),
+    )
 
 
 def remarks(newest: revs.Revision) -> list[tuple[str, str]]:

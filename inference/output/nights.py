@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -194,28 +194,33 @@ _BLOCK_ROWS, _BLOCK_BYTES = 1 << 17, 1 << 26
 """The most rows, and about the most bytes, that are read at a time."""
 
 
-def blocks(rows: ds.Dataset, columns: list[str], folder: str) -> Iterator[pa.Table]:
-    """Some columns of a dataset, a bounded number of rows at a time. folder: where its files lie, for people.
+def blocks(night: Files, columns: Iterable[str]) -> Iterator[pa.Table]:
+    """Some columns of a night's rows, each once, a bounded number of rows at a time.
 
     Raises:
+        Missing: Its files were deleted.
         StorageError: A file cannot be read.
     """
-    wide = row_bytes(pa.schema([rows.schema.field(name) for name in columns]))
-    many = int(max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(wide, 1))))
+    names = list(dict.fromkeys(columns))
     try:
+        rows = night.dataset()
+        wide = row_bytes(pa.schema([rows.schema.field(name) for name in names]))
+        many = int(max(1, min(_BLOCK_ROWS, _BLOCK_BYTES // max(wide, 1))))
         # Not in Arrow's threads: one that releases a Python object while the process is ending aborts the process.
         # And not far ahead, because blocks of wide rows are large.
         batches = rows.to_batches(
-            columns=columns, batch_size=many, batch_readahead=1, fragment_readahead=1, use_threads=False
+            columns=names, batch_size=many, batch_readahead=1, fragment_readahead=1, use_threads=False
         )
         for batch in batches:
             yield pa.Table.from_batches([batch])
+    except Missing as error:
+        raise Missing(deleted(night.run_id, f" ({error})", night.date)) from error
     except NightjarError:
         raise
     except OSError as error:
-        raise storage_error(error, folder) from error
+        raise storage_error(error, night.folder) from error
     except pa.ArrowException as error:
-        raise StorageError(f"{folder}: a published file cannot be read: {error}; restore it") from error
+        raise StorageError(f"{night.folder}: a published file cannot be read: {error}; restore it") from error
 
 
 class _Reading(fs.FileSystemHandler):  # type: ignore[misc]  # pyarrow has no types

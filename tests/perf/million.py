@@ -83,7 +83,7 @@ def main(folder: str, count: int) -> None:
     shards = to_parquet(table, state)
     del table, state
     report = RunReport(request, 1)
-    tables = [json.dumps([asdict(line) for line in found]) for found in (report.shards(), report.incidents())]
+    tables = [json.dumps([asdict(line) for line in found]) for found in (report.shards(300), report.incidents(300))]
     note("report")
     print(
         json.dumps(

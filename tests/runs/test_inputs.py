@@ -420,7 +420,7 @@ def test_a_row_of_50_megabytes_is_a_row(lake: Lake) -> None:
     assert len(lost["message"]) <= 600
     # But for the record of the packages in use, which grows with them alone.
     assert all(len(str(record)) < 3000 for record in lake.records() if record["t"] != "packages")
-    assert len(str(RunReport(lake.request(), 1).incidents())) < 3000
+    assert len(str(RunReport(lake.request(), 1).incidents(300))) < 3000
 
 
 LONG_TEXTS = 2100

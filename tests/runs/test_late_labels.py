@@ -164,7 +164,7 @@ def test_groups_are_ranked_and_divided_by_labels_that_come_late(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("evaluation", "said"),
     [
-        ({"slices": ["plane"]}, "evaluation.slices: 'plane' is not a column of the published rows; they have"),
+        ({"slices": ["plane"]}, "evaluation.slices: 'plane' is not a column of the published rows; there are"),
         ({"task": "ranking", "group": "plane"}, "evaluation.group: 'plane' is not a column of the published rows"),
         ({"task": "ranking", "group": "score"}, "evaluation.group: 'score' is float; name a column of text"),
         ({"slices": ["score"]}, "evaluation.slices: 'score' is float; name columns of text"),

@@ -63,7 +63,7 @@ def test_rows_that_raise_are_quarantined_and_only_those(lake: Lake) -> None:
     assert lost["message"].tolist() == [f"no score for x = {i}" for i in bad]
     assert all("model.py" in text for text in lost["traceback"])
 
-    shown = {(line.file, line.row): line for line in RunReport(lake.request(), 1).incidents()}
+    shown = {(line.file, line.row): line for line in RunReport(lake.request(), 1).incidents(300)}
     assert [shown[file, row].replay for file, row in zip(lost["_file"], lost["_row"], strict=True)] == list(
         lost["replay"]
     )

@@ -50,14 +50,18 @@ def classes(base: type[NightjarError] = NightjarError) -> Iterator[type[Nightjar
         yield from classes(found)
 
 
-def test_the_tree_shows_every_class_below_its_base_and_marks_what_is_worth_repeating() -> None:
+def test_the_tree_shows_every_class_below_its_base_with_its_exit_code_and_marks_what_is_worth_repeating() -> None:
+    tree = re.sub(r",\n[│ ]+", ", ", str(errors.__doc__))
     drawn, above = {}, ["NightjarError"]
-    for indent, name, star in re.findall(r"^([│ ]*)[├└]── (\w+)( \*)?", str(errors.__doc__), re.MULTILINE):
+    for indent, base, below in re.findall(r"^([│ ]*)[├└]── ([^:\n]+):? ?(.*)$", tree, re.MULTILINE):
         del above[len(indent) // 4 + 1 :]
-        drawn[name] = (above[len(indent) // 4], bool(star))
-        above.append(name)
+        bases = base.split(", ")
+        for told, parent in (*((each, above[-1]) for each in bases), *((each, bases[0]) for each in below.split(", "))):
+            if found := re.fullmatch(r"(\w+)( \*)?(?: \((\d+)\))?", told):
+                drawn[found[1]] = (parent.split(" ")[0], bool(found[2]), int(found[3] or 1))
+        above.append(bases[0])
     ours = {found for found in classes() if found.__module__ == errors.__name__}
-    assert {found.__name__: (found.__base__.__name__, found.repeatable) for found in ours} == drawn
+    assert {each.__name__: (each.__base__.__name__, each.repeatable, each.exit_code) for each in ours} == drawn
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,7 @@ from nightjar.inference.history.night import (
     SlowShard,
     beside,
     collect,
-    shard_times,
+    slow_shard,
 )
 from nightjar.inference.history.run_tables import Incident
 from nightjar.inference.metrics.binary import BinaryState
@@ -226,7 +226,7 @@ def test_a_slow_shard_is_named_with_the_command_that_shows_what_it_printed(night
     )
     night.run(date="2026-11-20")
     report = collect(night.request(date="2026-11-20"))
-    slow = report.times.slow
+    slow = report.slow
     assert slow is not None
     assert slow.seconds >= 1 > slow.others_s
     text = Seen(page_of(night, "2026-11-20")).text
@@ -249,7 +249,7 @@ def test_every_command_of_a_named_run_says_the_date_of_its_output(
     request = lake.request(run_id="repair", date="2026-11-18")
     report, page = made(request)
     slow = SlowShard(report.shards[0].shard, 9.0, 1.0)
-    page += shown(replace(report, times=replace(report.times, slow=slow)))
+    page += shown(replace(report, slow=slow))
     found = {line for line in re.split(r"[\n<>]|: (?=nightjar)", html.unescape(page)) if line.startswith("nightjar ")}
     assert {shlex.split(line)[1] for line in found} == {"report", "logs", "evaluate", "unpublish"}
     for line in sorted(found):
@@ -259,7 +259,7 @@ def test_every_command_of_a_named_run_says_the_date_of_its_output(
 
 
 def test_no_shard_is_called_slow_that_took_about_as_long_as_the_others() -> None:
-    assert shard_times(outcomes_of(100, 4)).slow is None
+    assert slow_shard(outcomes_of(100_000, 16)) is None
 
 
 def test_a_rejected_night_says_who_said_no_once_and_how_to_say_yes_after_all(night: Lake) -> None:
@@ -280,9 +280,8 @@ def test_the_trend_has_the_nights_before_and_tonight(night: Lake) -> None:
     for day in (20, 21):
         night.run(date=f"2026-11-{day}")
     report = collect(night.request(date="2026-11-21"))
-    assert [each.date for each in report.trend] == ["2026-11-19", "2026-11-20"]
-    assert report.tonight is not None
-    assert report.tonight.figures["score.max"] == 2 * 7999
+    assert [each.date for each in report.trend] == ["2026-11-19", "2026-11-20", "2026-11-21"]
+    assert report.trend[-1].figures["score.max"] == 2 * 7999
     assert "score.max over 3 nights" in page_of(night, "2026-11-21")
 
 
@@ -457,15 +456,8 @@ def wide(columns: int, shift: float) -> Profile:
     return profile
 
 
-def test_the_times_of_a_large_night_are_those_of_its_shards() -> None:
-    times = shard_times(outcomes_of(100_000, 16))
-    assert (times.shards, times.workers, times.taken_over) == (100_000, 16, 0)
-    assert times.seconds == pytest.approx(100_000 / 16 + 0.5, abs=0.7)
-    assert times.shard_seconds == pytest.approx(80_000, rel=1e-3)
-
-
 def test_a_large_night_gives_a_page_of_less_than_5_mb(night: Lake) -> None:
-    """100,000 shards, 200 columns that all differ, more incidents than are shown, and long texts."""
+    """As many shards as are shown, 200 columns that all differ, more incidents than are shown, and long texts."""
     report = collect(night.request())
     compared = beside("the night before", wide(200, 0.0), wide(200, 1.0))
     assert (compared.total, len(compared.columns)) == (200, 200)
@@ -475,7 +467,6 @@ def test_a_large_night_gives_a_page_of_less_than_5_mb(night: Lake) -> None:
     gates = tuple(GateResult(f"column {n}.drift", n % 2 == 0, long, "0.2", long) for n in range(400))
     large = replace(
         report,
-        times=shard_times(outcomes_of(100_000, 64)),
         compared=(compared,),
         shards=report.shards[:1] * SHARDS_SHOWN,
         incidents=(lost,) * INCIDENTS_SHOWN,

@@ -24,7 +24,7 @@ from nightjar.inference.history.run_tables import RunReport, lost
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import Holder, this_holder
-from nightjar.inference.ledger.lines import Intent, Planned, Published
+from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment
@@ -123,7 +123,7 @@ def test_what_was_mended_is_lost_no_more(lake: Lake) -> None:
     with writing(lake) as writer:
         assert first not in plan_in(writer, lake).ids()
     assert set(lost(newest(lake))) == {second}
-    told = {line.shard: line.what_was_done for line in RunReport(lake.request(), 1).incidents()}
+    told = {line.shard: line.what_was_done for line in RunReport(lake.request(), 1).incidents(300)}
     assert told[first] == "planned anew: its file, the model or the job changed since"
     assert told[second] == "no result: repeat the command once it is mended"
 
@@ -145,12 +145,12 @@ def test_a_quarantine_that_cannot_be_read_is_a_line_of_the_table(lake: Lake, dam
     """The audit finds it and has its shard scored again: telling people of the run must not end it before."""
     lake.ready()
     (part,) = (receipt.quarantine for receipt in scored(lake) if receipt.quarantine is not None)
-    (line,) = RunReport(lake.request(), 1).incidents()
+    (line,) = RunReport(lake.request(), 1).incidents(300)
     assert (line.row, line.cause) == (BAD_ROW, "ValueError")
     assert callable(damage)
     damage(lake.revision() / part.name)
-    (line,) = RunReport(lake.request(), 1).incidents()
-    assert line.cause == "damaged part"
+    (line,) = RunReport(lake.request(), 1).incidents(300)
+    assert line.cause == "not read"
     assert part.name in line.message
 
 
@@ -210,22 +210,12 @@ def test_a_shard_without_a_result_is_nobodys_task_while_the_run_goes_on(
     assert "then     no result: repeat the command once it is mended\n" in capsys.readouterr().out
 
 
-def test_a_quarantine_that_is_away_or_refused_is_not_called_damaged(lake: Lake) -> None:
+def test_a_quarantine_that_is_refused_is_a_line_of_the_table(lake: Lake) -> None:
     scored(lake.ready())
     denied = FaultyStorage(LakeStorage(), [fail("open", "*/quarantine/*", None, Denied("quarantine: not yours"))])
-    (line,) = RunReport(lake.request(storage=denied), 1).incidents()
+    (line,) = RunReport(lake.request(storage=denied), 1).incidents(300)
     assert (line.cause, line.what_was_done) == ("not read", "")
     assert "not yours" in line.message
-
-
-def test_nobody_scores_again_what_is_damaged_once_it_is_published(lake: Lake) -> None:
-    lake.ready()
-    (part,) = (receipt.quarantine for receipt in scored(lake) if receipt.quarantine is not None)
-    with writing(lake) as writer:
-        writer.append([Intent(1, Published(1, "", "", "2026-11-19"))])
-    (lake.revision() / part.name).unlink()
-    (line,) = RunReport(lake.request(), 1).incidents()
-    assert line.what_was_done == "published before it was damaged: restore it, or score the run anew with --fresh"
 
 
 def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
@@ -240,7 +230,7 @@ def test_a_row_at_which_an_attempt_failed_has_its_replay_command(
         uri = next(shard.pieces[0].uri for shard in plan.shards() if shard.id == one)
         failed = Failed(one, 1, "OverBudget", "9 rows failed where at most 8 may", True, uri=uri, row=7)
         writer.append([failed, Failed(many, 1, "ProcessDied", "lost", died=True, row=3, rows=50)])
-    first, second, row = RunReport(lake.request(), 1).incidents()
+    first, second, row = RunReport(lake.request(), 1).incidents(300)
     run = f"nightjar replay {lake.job_path} 2026-11-19 --shard"
     assert first.replay == f"{run} {one} --row 7"
     assert second.replay == "", "one of fifty rows"

@@ -98,7 +98,7 @@ def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
 def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(far: Lake) -> None:
     """Of a run that is published and of one that lost too many rows: however long its path is."""
     request = far.request()
-    (line,) = _bounded([_headed(each) for each in RunReport(request, 1).incidents()])
+    (line,) = _bounded([_headed(each) for each in RunReport(request, 1).incidents(300)])
     assert len(line["replay"]) > 400
     assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
     assert line["replay"].endswith(f" --row {BAD_ROW}")

@@ -69,20 +69,7 @@ def test_rows_are_joined_as_pandas_joins_them_whatever_the_blocks(
         known = [key for key in keys if key[0] is not None]
         assert side.rows == len(keys) == len(found) + side.keyless + side.repeated + side.only
         assert side.repeated == sum(here[key] > 1 or there[key] > 1 for key in known)
-        only = sorted({f"{len(str(key[0]))} {key[0]} 1 {key[1]}".encode() for key in known if not there[key]})
         assert side.only == sum(here[key] == 1 and not there[key] for key in known)
-        assert [each for each in side.some_only if each not in only] == []
-        assert len(side.some_only) == min(joins.SOME, side.only)
-
-
-def test_the_first_keys_are_named_of_those_without_a_row_in_the_other_run(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """The first ones of all divisions, so that the same ones are named however the rows lie."""
-    monkeypatch.setattr(joins, "BLOCK_ROWS", 7)
-    _, made = paired([(at, "a") for at in range(100, 150)], [(1, "b")] * 9, 10)
-    assert [values_of(key, 2) for key in made.before.some_only] == [[str(at), "a"] for at in range(100, 105)]
-    assert made.now.repeated == 9
 
 
 @pytest.mark.parametrize("bound", ["BLOCK_ROWS", "BLOCK_BYTES"])

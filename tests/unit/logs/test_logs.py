@@ -489,7 +489,7 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     """In `show` and on the pages; and what cannot be read of them hides nothing else."""
     lake, shard = failed
     request = lake.request()
-    [first, *others] = RunReport(request, 1).shards()
+    [first, *others] = RunReport(request, 1).shards(300)
     assert (first.shard, first.printed_last) == (shard, ("\x1b[2Jlast words",))
     assert not any(each.printed_last for each in others)
     assert tables.printed([first, *others]) == (
@@ -497,7 +497,7 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     )
     parts(str(lake.revision()))[0].write_text("damaged")
     parts(str(lake.revision()))[1].write_text("damaged")
-    assert RunReport(request, 1).shards()[0].printed_last == ()
+    assert RunReport(request, 1).shards(300)[0].printed_last == ()
 
 
 def test_following_ends_with_the_run(lake: Lake) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -16,9 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.flows.cli.tables import compared
 from nightjar.flows.pages.evaluated import metric_lines
-from nightjar.inference.history.comparison import RunsCompared, recounted
 from nightjar.inference.history.run_status import figures_of
 from nightjar.inference.identity.identity import identify
 from nightjar.inference.input.plan import discover
@@ -329,16 +326,6 @@ def test_figures_are_told_wherever_metrics_are() -> None:
     assert metric_lines(night) == [("lift", "top 2.25, none none"), ("broken", "it failed")]
     assert figures_of(night) == {"lift.top": 2.25}
     assert of_json(Figures, to_json(night)) == night
-
-
-def test_figures_of_two_classes_are_told_apart() -> None:
-    now, same = Figures({}, accumulators={"lift": FIGURES}), Figures({}, accumulators={"lift": FIGURES})
-    other = Figures({}, accumulators={"lift": replace(FIGURES, code="of yesterday")})
-    assert list(recounted(same, now)) == list(recounted(Figures({}), now)) == []
-    assert list(recounted(other, now)) == ["lift"]
-    found = RunsCompared(job="j", before="1", now="2", figures=(), columns=(), recounted=("lift",))
-    said = "lift was counted by other code in 1 than in 2: its figures may differ for that alone"
-    assert said in list(compared(found, 9))
 
 
 def test_an_edit_changes_what_counts_and_not_what_scores(tmp_path: Path) -> None:

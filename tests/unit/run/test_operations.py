@@ -358,7 +358,7 @@ def test_a_first_run_its_page_and_the_same_command_again(counted: Steps) -> None
         newest = revs.newest_revision(counted.storage, counted.lake.request().run_uri)  # type: ignore[arg-type]
         assert newest is not None
         report = RunReport(counted.request(), newest)
-        return len(report.shards()) + len(report.incidents())
+        return len(report.shards(300)) + len(report.incidents(300))
 
     assert counted.step("page", look) == 8
     segments = len(list((counted.lake.revision() / "ledger").iterdir()))

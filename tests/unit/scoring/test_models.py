@@ -79,7 +79,7 @@ def test_a_row_that_one_model_cannot_score_keeps_the_outputs_of_the_other(lake: 
 
 def test_the_report_says_which_model_could_not_score_a_row_and_its_command_scores_it_again(lake: Lake) -> None:
     severals(lake, double=[3], named=[3, 1500]).run()
-    shown = RunReport(lake.request(), 1).incidents()
+    shown = RunReport(lake.request(), 1).incidents(300)
     assert [(each.model, each.row, each.cause) for each in shown] == [
         ("double", 3, "ValueError"),
         ("named", 3, "KeyError"),
