@@ -348,12 +348,6 @@ class Receipt(Counts):
     """Of each model, in the job's order, the rows of a micro-batch to which lack of memory forced the worker; 0 where
     it sufficed. Empty if it sufficed for all."""
 
-    resident_mb: Int32 = field(default=0, metadata=SELDOM)
-    """Resident memory of the worker's process; 0 if it was measured a short while ago, or cannot be."""
-
-    proportional_mb: Int32 = field(default=0, metadata=SELDOM)
-    """The same, in which shared pages count in proportion."""
-
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
     """What language models took."""
 

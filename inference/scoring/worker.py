@@ -7,7 +7,6 @@ error that can be caught becomes a `Failed` event, and the worker goes on to the
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -44,15 +43,11 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, loaded_models, open_scorers
 from nightjar.inference.scoring.attempts import IDLE, At, JoinedPieces, Running, Worker
-from nightjar.inference.scoring.memory import in_use
 from nightjar.inference.scoring.microbatches import ScoredRows, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.witness import audit as witness
-
-_MEASURED_S = 10.0
-"""Seconds between two measurements of memory, for which the system looks at each page of the process."""
 
 SWITCH_S = 0.0005
 """Seconds for which another thread keeps Python while the one that calls the model waits for it: a tenth of Python's
@@ -153,7 +148,6 @@ class ShardWorker(Worker):
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
         self._behind: tuple[Started, Future[Event]] | None = None
-        self._measured_at = -math.inf
 
     @property
     def scorers(self) -> tuple[Scorer, ...]:
@@ -311,7 +305,6 @@ class ShardWorker(Worker):
             self._check_epoch(storage, data, quarantine)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self.failed(running, error)
-        resident, proportional = self._measured()
         # The two stages may run on two hosts, which only have wall time in common.
         seconds = time.time() - running.at if running.prepared else time.monotonic() - running.began
         return Receipt(
@@ -331,8 +324,6 @@ class ShardWorker(Worker):
             batches_cut=output.scored.batches_cut,
             rows_partial=output.failed - output.lost,
             ceilings=ceilings,
-            resident_mb=resident,
-            proportional_mb=proportional,
             usage=self.claimed() if usage is None else usage,
         )
 
@@ -350,13 +341,6 @@ class ShardWorker(Worker):
         """As in `Receipt`."""
         forced = tuple(model.size.forced for model in self.models)
         return forced if any(forced) else ()
-
-    def _measured(self) -> tuple[int, int]:
-        """As `memory.in_use`; zeros if that was measured a short while ago."""
-        if (now := time.monotonic()) < self._measured_at + _MEASURED_S:
-            return 0, 0
-        self._measured_at = now
-        return in_use()
 
     def _check_epoch(self, storage: Storage, *written: Part | None) -> None:
         """Check, before and after a part is written, that the writer was not replaced, because a worker may stand still

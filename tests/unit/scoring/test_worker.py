@@ -344,21 +344,8 @@ def test_a_receipt_says_everything_about_its_attempt(lake: Lake) -> None:
         started_at=receipt.started_at,
         retries=0,
         batches_cut=2,
-        resident_mb=receipt.resident_mb,
-        proportional_mb=receipt.proportional_mb,
         spent=receipt.spent,
     )
-    if Path("/proc/self/smaps_rollup").exists():
-        assert receipt.resident_mb >= receipt.proportional_mb > 0
-
-
-def test_memory_is_measured_at_the_first_shard_and_not_at_each(lake: Lake) -> None:
-    work = assignments(lake.ready())
-    receipts = [event for event in worker(lake).process(work) if isinstance(event, Receipt)]
-    first, *others = [each.resident_mb + each.proportional_mb > 0 for each in receipts]
-    assert first is Path("/proc/self/smaps_rollup").exists()
-    assert others
-    assert not any(others)
 
 
 def test_a_worker_says_who_it_turns_to_and_what_its_predictor_used(lake: Lake) -> None:
