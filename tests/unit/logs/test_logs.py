@@ -40,8 +40,7 @@ from nightjar.inference.logs.keeping import (
 from nightjar.inference.logs.printed import (
     NOTE,
     Line,
-    Reading,
-    follow,
+    all_lines,
     last_lines,
     write,
 )
@@ -93,7 +92,7 @@ def parts(revision: str) -> list[Path]:
 
 
 def kept(revision: str) -> list[Line]:
-    return list(Reading(LakeStorage(), revision).new())
+    return list(all_lines(LakeStorage(), revision))
 
 
 def said(revision: str) -> list[tuple[str, str, str]]:
@@ -238,7 +237,7 @@ def test_a_part_is_bounded_however_many_shards_print(tmp_path: Path, revision: s
     path.write_bytes(b"".join(lines))
     book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
     assert 5000 < keep(LakeStorage(), revision, book, Masks(LakeStorage()), final=True).chars <= PART_CHARS + 100
-    kept_lines = list(Reading(LakeStorage(), revision).new())
+    kept_lines = list(all_lines(LakeStorage(), revision))
     assert any("lines left out" in line.text for line in kept_lines)
     assert any(line.shard == "0999" for line in kept_lines)
 
@@ -325,16 +324,6 @@ def test_what_cannot_be_kept_is_said(revision: str) -> None:
     assert "is not kept" in kept(revision)[0].text
     os.close(read)
     os.close(write_end)
-
-
-def test_a_look_gives_what_is_new(revision: str) -> None:
-    """However often is looked, each line comes once."""
-    reading = Reading(LakeStorage(), revision)
-    assert list(reading.new()) == []
-    for number in range(3):
-        write(LakeStorage(), revision, 1, f"host:{number}", [Line(1.0, "out", f"line {number}")])
-        assert [line.text for line in reading.new()] == [f"line {number}"]
-    assert list(reading.new()) == []
 
 
 def test_the_last_lines_of_failed_shards(revision: str) -> None:
@@ -475,7 +464,7 @@ def test_the_command_says_that_nothing_was_printed(
 ) -> None:
     lake, _ = failed
     silent = lake.planned().ids()[2]
-    logs_command(str(lake.job_path), DATE, shard=silent, follow=True)
+    logs_command(str(lake.job_path), DATE, shard=silent)
     assert capsys.readouterr().out == f"lake {DATE} r1: nothing was printed while shard {silent} was scored.\n"
     with pytest.raises(
         JobError, match=r"--shard none: no shard of this run begins so; `.*nightjar show \S+ 2026-11-19`"
@@ -498,18 +487,3 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     parts(str(lake.revision()))[0].write_text("damaged")
     parts(str(lake.revision()))[1].write_text("damaged")
     assert RunReport(request, 1).shards()[0].printed_last == ()
-
-
-def test_following_ends_with_the_run(lake: Lake) -> None:
-    """What comes while it is followed is shown, up to what was printed last."""
-    request = lake.ready().request()
-    uri = str(lake.revision())
-    writer = open_epoch(request.storage, uri, this_holder("score"))
-    write(request.storage, uri, 1, "host:1", [Line(1.0, "out", "first")])
-    lines = follow(request.storage, uri)
-    assert next(lines).text == "first"
-    write(request.storage, uri, 1, "host:1", [Line(2.0, "out", "second")])
-    assert next(lines).text == "second"
-    write(request.storage, uri, 1, "host:1", [Line(3.0, "out", "third")])
-    writer.stop(release=True)
-    assert [line.text for line in lines] == ["third"]
