@@ -22,7 +22,7 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
-from nightjar.inference.scoring.attempts import At, JoinedPieces, Running, Worker
+from nightjar.inference.scoring.attempts import JoinedPieces, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
 from nightjar.inference.scoring.watchdog import answering
@@ -81,7 +81,7 @@ class PreparingWorker(Worker):
                 if weight >= PARCEL_BYTES:
                     break
                 ahead = piece.ahead(job.model.name)
-                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), ahead.model)
+                self.at = running.at_rows(*joined.place(ahead.first, ahead.rows), ahead.model)
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
                 try:
@@ -93,7 +93,7 @@ class PreparingWorker(Worker):
                     continue
                 found.append(Batch(piece.rows, pickled))
                 weight += pickled.size
-        self.at = At(running.started, pieces[-1].uri)
+        self.at = running.at_rows(pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
 
@@ -125,7 +125,7 @@ class AcceptingWorker(ShardWorker):
         """
         running = self.begin(assignment)
         yield running.started
-        at: At | None = At(running.started, assignment.shard.pieces[-1].uri)
+        at: Crumb | None = running.at_rows(assignment.shard.pieces[-1].uri)
         try:
             try:
                 parcel = self._result(self.reader.submit(unpacked, packed))
@@ -136,7 +136,7 @@ class AcceptingWorker(ShardWorker):
                 yield from self._signs(scoring, running)
                 if not scoring.done() or (write := scoring.result()) is None:
                     return
-                at = At(running.started)
+                at = running.at_rows()
                 event = self._result(self.writer.submit(write))
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
                 event = self.failed(running, error)
@@ -172,7 +172,7 @@ class AcceptingWorker(ShardWorker):
                 moved, before = self.at is not before, self.at
                 if moved and time.monotonic() - said_at > self.spec.job.retry.stall_s / 4:
                     said_at = time.monotonic()
-                    yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
+                    yield running.at_rows(shard.pieces[0].uri, shard.pieces[0].first_row)
 
     def _score_parcel(self, running: Running, parcel: Parcel) -> Callable[[], Event] | None:
         """Score a shard, in the model's thread. Returns what writes it; None if this process is over."""
@@ -180,7 +180,7 @@ class AcceptingWorker(ShardWorker):
             return None
         shard = running.assignment.shard
         self.turn_to(running.started)
-        self.at = At(running.started, shard.pieces[-1].uri)
+        self.at = running.at_rows(shard.pieces[-1].uri)
         joined = JoinedPieces(shard.pieces, parcel.reads)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:

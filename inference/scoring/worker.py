@@ -42,7 +42,7 @@ from nightjar.inference.records import (
     replay_command,
 )
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, loaded_models, open_scorers
-from nightjar.inference.scoring.attempts import IDLE, At, JoinedPieces, Running, Worker
+from nightjar.inference.scoring.attempts import IDLE, JoinedPieces, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.watchdog import answering
@@ -147,7 +147,7 @@ class ShardWorker(Worker):
         self.models = loaded_models(spec, self._opened.loaded, thread=thread, watch=self.watch)
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
-        self._behind: tuple[Started, Future[Event]] | None = None
+        self._behind: tuple[Running, Future[Event]] | None = None
 
     @property
     def scorers(self) -> tuple[Scorer, ...]:
@@ -193,7 +193,7 @@ class ShardWorker(Worker):
             result = yield from self.score_shard(running)
             yield from self.written()
             if result is not None:
-                self._behind = running.started, result
+                self._behind = running, result
             if alone:
                 yield from self.written()
                 following = yield from self._begin(upcoming)
@@ -203,8 +203,8 @@ class ShardWorker(Worker):
         """Wait for the write that runs behind the scoring, if there is one."""
         if self._behind is None:
             return
-        started, writing = self._behind
-        self.at = At(started)
+        running, writing = self._behind
+        self.at = running.at_rows()
         self.watchdog.calling()  # the model's last step has had its own time
         with self.watch.during("write"):
             event = writing.result()
@@ -212,7 +212,7 @@ class ShardWorker(Worker):
         yield event
 
     def before_the_end(self) -> Iterator[Event]:
-        if self._behind is not None and (self.at is None or self._behind[0] is not self.at.started):
+        if self._behind is not None and (self.at is None or self._behind[0].started.shard != self.at.shard):
             with suppress(TimeoutError):  # then the shard is charged, as one that was started and has no receipt
                 yield self._behind[1].result(self.spec.job.retry.stall_s)
 
@@ -232,9 +232,9 @@ class ShardWorker(Worker):
         try:
             joined = yield from self.join_pieces(running, deadline)
             scored = yield from self.score_joined(running, joined, {}, deadline)
-            self.at = At(running.started, shard.pieces[-1].uri)
+            self.at = running.at_rows(shard.pieces[-1].uri)
             if running.alone:
-                yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
+                yield running.at_rows(shard.pieces[0].uri, shard.pieces[0].first_row)
             assembly = Assembly(self.spec, shard, joined, scored)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
@@ -272,9 +272,9 @@ class ShardWorker(Worker):
             except StopIteration as stop:
                 scored: ScoredRows = stop.value
                 return scored
-            self.at = At(running.started, *joined.place(step.first, step.rows), step.model)
+            self.at = running.at_rows(*joined.place(step.first, step.rows), step.model)
             if attempt.crumbs:
-                yield Crumb(self.at.started.shard, self.at.uri, self.at.row, self.at.rows, self.at.model)
+                yield self.at
                 self.check_time(self.at, deadline)  # a sign of life would take back which rows these are
             else:
                 yield from self.in_time(self.at, deadline)

@@ -225,7 +225,7 @@ def test_a_shard_whose_files_are_read_slowly_gives_signs_of_life_that_blame_nobo
     work = assignments(lake)
     crumbs = [event for event in worker(lake).process(work) if isinstance(event, Crumb)]
     file = str(lake.folder / "data/small-{}.parquet")
-    assert crumbs[:2] == [Crumb(work[0].shard.id, file.format(index), 0, 0) for index in (1, 2)]
+    assert crumbs[:2] == [Crumb(work[0].shard.id, file.format(index), 0, 0, attempt=1) for index in (1, 2)]
 
 
 def test_a_suspect_that_takes_too_long_says_at_which_row(lake: Lake) -> None:
