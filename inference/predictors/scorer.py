@@ -121,7 +121,7 @@ class Scorer:
 
     @panics_are_errors()
     def preprocess(self, table: pa.Table) -> Any:
-        """The CPU stage's work for the model: the user's own part of `prepare`, or all of it for a staged model."""
+        """The CPU stage's work for the model: the user's own part of `prepare`."""
         return self._preprocessor.preprocess(table)
 
     @panics_are_errors()
@@ -149,21 +149,6 @@ class Scorer:
 
     def _predict(self, content: Any) -> Any:
         return self._predictor.predict(content)
-
-
-class StagedScorer(Scorer):
-    """The scorer of a model that scores in the CPU stage, which hands over the outputs as a table."""
-
-    def preprocess(self, table: pa.Table) -> pa.Table:
-        return pa.table(self(table))
-
-    def accept(self, batch: Any, rows: int) -> Any:
-        return batch
-
-    def score(self, prepared: Any) -> dict[str, pa.Array]:
-        if isinstance(prepared, pa.Table):
-            return {name: joined(prepared[name]) for name in prepared.column_names}
-        return super().score(prepared)
 
 
 class RowsRaised(Exception):

@@ -182,7 +182,7 @@ def _check_handed_over(worker: ShardWorker, read: RowsRead) -> None:
     if not read.readable or read.failures:
         return
     for job, model, scorer in zip(model_jobs(worker.spec.job), worker.models, worker.scorers, strict=True):
-        if not job.begins_apart:
+        if job.preprocess is None:
             continue
         try:
             content = scorer.preprocess(read.table.select(list(model.columns)))

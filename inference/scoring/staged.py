@@ -34,7 +34,7 @@ PARCEL_BYTES = 512 << 20
 
 
 class PreparingWorker(Worker):
-    """A worker of the CPU stage: reads shards, and runs the user's preprocess and the staged models."""
+    """A worker of the CPU stage: reads shards, and runs the user's preprocess of each model."""
 
     def __init__(self, spec: WorkerSpec, *, turn_to: Callable[[Started], None] = lambda _: None) -> None:
         assert spec.job.stage is not None
@@ -73,7 +73,7 @@ class PreparingWorker(Worker):
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(joined.failures)
         for job, step, size in zip(model_jobs(self.spec.job), self._opened.loaded, self._sizes, strict=True):
-            if not job.begins_apart:
+            if job.preprocess is None:
                 continue
             found = shipped[job.model.name] = []
             table = joined.table.select(list(model_columns(job, self.spec.schema)))
