@@ -338,7 +338,7 @@ def test_what_the_code_prints_is_kept_with_the_run_and_seen(lake: Lake, capfd: p
             ("err", f"to stderr {row}"),
             ("out", f"row {row}"),
         ]
-        assert f"row {row}\n" in seen.out
+        assert f"row {row}\n" in seen.err
         assert f"to stderr {row}\n" in seen.err
 
 
