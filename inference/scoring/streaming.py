@@ -41,10 +41,6 @@ process."""
 _LOOK_S = 0.5
 """Seconds between two looks whether anything still moves."""
 
-_SIGN_S = 5.0
-"""The most seconds without an event. Where the ledger is written by the same process, results wait there for the next
-one."""
-
 _FREE_S = 0.05
 """Seconds between two looks whether there is room for a shard."""
 
@@ -282,7 +278,7 @@ class _Stream:
             self._done, self._moved_at = self._worker.scorer.requests.done, time.monotonic()
         if time.monotonic() - self._moved_at > self._worker.spec.job.retry.stall_s:
             self._nothing_moves()
-        if self._open and time.monotonic() - self._said_at > min(self._worker.spec.job.retry.stall_s / 4, _SIGN_S):
+        if self._open and time.monotonic() - self._said_at > self._worker.spec.job.retry.stall_s / 4:
             self._said_at = time.monotonic()
             yield replace(self._open[0].at, row=0)
 
