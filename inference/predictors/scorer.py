@@ -120,11 +120,6 @@ class Scorer:
         return _Prepared(table.num_rows, self._input(self._preprocessor.preprocess(table)))
 
     @panics_are_errors()
-    def preprocess(self, table: pa.Table) -> Any:
-        """The CPU stage's work for the model: the user's own part of `prepare`."""
-        return self._preprocessor.preprocess(table)
-
-    @panics_are_errors()
     def accept(self, batch: Any, rows: int) -> Any:
         """The first step for rows that `preprocess` has returned. The batch stays as it is, and may be given again."""
         return _Prepared(rows, self._input(batch if self._reads_arrow else own_batch(batch)))

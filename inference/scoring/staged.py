@@ -17,7 +17,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt
+from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
@@ -75,7 +75,7 @@ class PreparingWorker(Worker):
         for job, step, size in zip(model_jobs(self.spec.job), self._opened.loaded, self._sizes, strict=True):
             if job.preprocess is None:
                 continue
-            found = shipped[job.model.name] = []
+            found, unpicklable = list[Batch](), ""
             table = joined.table.select(list(model_columns(job, self.spec.schema)))
             for piece in micro_batches(table, size, skipped):
                 if weight >= PARCEL_BYTES:
@@ -84,15 +84,23 @@ class PreparingWorker(Worker):
                 self.at = running.at_rows(*joined.place(ahead.first, ahead.rows), ahead.model)
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
+                # Where it fails, the actor tries these rows again, and finds those that raise.
                 try:
-                    pickled = Pickled(step.preprocess(piece.table))
+                    content = step.preprocess(piece.table)
                 except Exception as error:
                     if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                         raise
-                    # The actor tries these rows again, and finds those that raise.
+                    continue
+                try:
+                    pickled = Pickled(content)
+                except OutputInvalid as error:
+                    unpicklable = str(error)
                     continue
                 found.append(Batch(piece.rows, pickled))
                 weight += pickled.size
+            if unpicklable and not found:
+                raise JobError(unpicklable)
+            shipped[job.model.name] = found
         self.at = running.at_rows(pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
