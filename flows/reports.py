@@ -94,17 +94,12 @@ class EngineFigures:
     """startup_s: until the model was loaded. first_start: when the first shard was begun, in seconds since 1970.
 
     steady_s: from the first shard's start to the last one's end. rows_per_s: scored in that time.
-    workers: those whose memory was measured, which only Linux tells. resident_mb: of the largest one.
-    proportional_mb: of all together, where a page that several of them share is counted once.
     """
 
     startup_s: float
     first_start: float
     steady_s: float
     rows_per_s: int
-    workers: int
-    resident_mb: int
-    proportional_mb: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any, get_args
 
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.messages import clip
 
 Int32 = Annotated[int, "int32"]
 Float32 = Annotated[float, "float32"]
@@ -151,16 +152,29 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class Crumb:
-    """A suspect shard's note that rows [row, row + rows) of `uri` go to the predictor next; rows = 0 after the last.
+    """What a worker is doing in an attempt. A suspect's is sent before rows go to the predictor, and after the last.
 
-    model: the name of the model, if the job has several.
+    row, rows: the predictor has rows [row, row + rows) of `uri`. rows: 0 if it has none, or rows of several files, of
+    which `row` is in the first. model: the name of the one that has them, if the job has several.
     """
 
     shard: str
-    uri: str
-    row: int
-    rows: int
+    uri: str = ""
+    row: int = -1
+    rows: int = 0
     model: str = field(default="", metadata=SELDOM)
+    attempt: int = 0
+
+    @property
+    def where(self) -> str:
+        """The position as text, for a message."""
+        by = f" with the model {self.model!r}" if self.model else ""
+        if not self.rows and self.row >= 0:
+            return f"{by} at a batch of several files that begins with row {self.row} of {self.uri}"
+        if not self.rows:
+            return f" while {self.uri} was read or written" if self.uri else " while a part was written"
+        last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
+        return f"{by} at row{'s' if last else ''} {self.row}{last} of {self.uri}"
 
 
 def least(sizes: Iterable[int]) -> int:
@@ -348,12 +362,6 @@ class Receipt(Counts):
     """Of each model, in the job's order, the rows of a micro-batch to which lack of memory forced the worker; 0 where
     it sufficed. Empty if it sufficed for all."""
 
-    resident_mb: Int32 = field(default=0, metadata=SELDOM)
-    """Resident memory of the worker's process; 0 if it was measured a short while ago, or cannot be."""
-
-    proportional_mb: Int32 = field(default=0, metadata=SELDOM)
-    """The same, in which shared pages count in proportion."""
-
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
     """What language models took."""
 
@@ -382,6 +390,22 @@ class Failed:
     worker: str = ""
     model: str = field(default="", metadata=SELDOM)
     spent_s: float = field(default=0.0, metadata=SELDOM)
+
+
+def death(at: Crumb, cause: str, message: str, worker: str) -> Failed:
+    """The failure of an attempt whose process ended while it did this."""
+    return Failed(
+        at.shard,
+        at.attempt,
+        cause,
+        clip(f"{message}{at.where}"),
+        died=True,
+        uri=at.uri,
+        row=at.row if at.rows else -1,
+        rows=at.rows,
+        worker=worker,
+        model=at.model,
+    )
 
 
 @dataclass(frozen=True, slots=True)

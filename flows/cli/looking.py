@@ -183,7 +183,6 @@ def logs(
             "--shard", help="Only what was printed while this shard was scored; the beginning of its id is enough."
         ),
     ] = None,
-    follow: Annotated[bool, typer.Option("--follow", help="Keep printing until the run ends.")] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Show what a run's workers printed.
@@ -200,13 +199,8 @@ def logs(
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None:
         raise JobError(no_run(request))
-    lines = (
-        printed.follow(request.storage, newest.uri, request.lease_s)
-        if follow
-        else printed.Reading(request.storage, newest.uri).new()
-    )
     shown = 0
-    for line in lines:
+    for line in printed.all_lines(request.storage, newest.uri):
         if line.shard.startswith(shard or ""):
             shown += 1
             emit_line(_record(line)) if as_json else tell(_text(line))

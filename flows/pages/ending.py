@@ -18,7 +18,6 @@ from nightjar.flows.pages.wording import (
     language,
     left_out,
     machines_cost,
-    memory,
     named_instead,
     partly,
     said_of,
@@ -276,8 +275,6 @@ def _figures(run: FinishedRun) -> list[tuple[str, str]]:
     if run.account is not None:
         found.append(("time", where_time_went(run.account)))
     found += language(progress, prices)
-    if progress.memory:
-        found.append(("memory", memory(progress)))
     if progress.failed_attempts or progress.retries:
         failed, faults = counted(progress.failed_attempts, "failed attempt"), counted(progress.retries, "fault")
         found.append(("retries", f"{failed} ({progress.deaths} by a lost process), {faults} overcome in place"))
@@ -373,9 +370,6 @@ def run_result(launched: Launched) -> RunResult:
             first_start=round(progress.first_start, 3),
             steady_s=round(progress.steady_s, 3),
             rows_per_s=round(progress.rows_per_s),
-            workers=len(progress.memory),
-            resident_mb=progress.resident_mb,
-            proportional_mb=progress.proportional_mb,
         ),
         usage=_usage(progress, prices_of(run.request.job)),
         cost=workers_cost(run.request.job, run.account, progress.scored_rows),

@@ -68,14 +68,6 @@ def partly(progress: Progress) -> str:
     return f"{progress.counts.rows_partial:,} partly scored, " if progress.counts.rows_partial else ""
 
 
-def memory(progress: Progress) -> str:
-    """What the workers take of memory; pages that several of them share are counted once in the sum."""
-    largest = f"{progress.resident_mb:,} MB"
-    if len(progress.memory) == 1:
-        return largest
-    return f"{largest} in the largest of {len(progress.memory):,} workers; {progress.proportional_mb:,} MB together"
-
-
 def language(progress: Progress, prices: TokenPrices | None) -> list[tuple[str, str]]:
     """What a language model was asked and answered, how fast, and what it cost, as (name, value); empty for others."""
     if not progress.usage.requests:

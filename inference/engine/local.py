@@ -131,7 +131,7 @@ class _Process:
         given, self._asking = FORKS.Pipe(duplex=False)
         # By cloudpickle, as on Ray: also what is defined in a script or a notebook.
         with given:
-            self._child = Child(_serve, cloudpickle.dumps(spec), given, prints=True)
+            self._child = Child(_serve, cloudpickle.dumps(spec), given)
 
     def ask(self, work: Callable[[_Serving], Iterator[Any]]) -> None:
         """Begin this work, when the process has done what it was asked before."""

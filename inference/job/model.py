@@ -166,15 +166,6 @@ class Job(Section):
                 )
 
     @model_validator(mode="after")
-    def _stages_have_actors(self) -> Self:
-        staged = [key for key, model in self.models_by_key().items() if model.staged]
-        if staged and len(staged) == len(self.models):
-            raise ValueError(f"{staged[0]}.placement: no model is left for the actors")
-        if self.preprocess and not (self.preprocess.uses or staged):
-            raise ValueError("preprocess.uses: is required")
-        return self
-
-    @model_validator(mode="after")
     def _framework_has_its_model(self) -> Self:
         for key, model in self.models_by_key().items():
             if model.framework.model and model.path is None:
@@ -230,9 +221,8 @@ class Job(Section):
 
     @property
     def stage(self) -> Preprocess | None:
-        """The CPU stage, as the section `preprocess` sizes it; None if neither that nor a model is staged."""
-        step = self.preprocess or Preprocess()
-        return step if step.placement == "staged" or any(model.staged for model in self.models) else None
+        """The CPU stage, which the section `preprocess` sizes; None if the job has none."""
+        return self.preprocess if self.preprocess and self.preprocess.placement == "staged" else None
 
     @property
     def streams(self) -> bool:

@@ -100,14 +100,13 @@ class Model(Section):
 class Preprocess(Section):
     """A function or class of the user's, batch → batch. The short form `prep:decode` is `{uses: "prep:decode"}`.
 
-    uses: empty if there is no such step, and the section is only about a stage that scores some of several models.
     options: keywords for it. columns: those that it is given, in order; by default every column that is not carried and
     not the label. placement: `fused` in the model's actors, or `staged` in CPU workers of its own, which hand
     over what they prepared. cpus: of each such worker. workers: their number; by default as many as the cluster has
     CPUs for.
     """
 
-    uses: str = Field(default="", max_length=200)
+    uses: str = Field(max_length=200)
     options: dict[str, Any] = Field(default={})
     columns: SomeNames | None = None
     placement: Literal["fused", "staged"] = "fused"
@@ -152,12 +151,10 @@ class NamedModel(Model):
     """One of several models; the model of a job with `model` has no name. name: its outputs are the columns
     `<name>_<output>`.
 
-    preprocess: in place of the job's, for this model alone; where it runs is said by the job's. placement: `fused` in
-    the actors, with `resources`; or `staged` in the workers of the CPU stage, which then also do its preprocess.
+    preprocess: in place of the job's, for this model alone; where it runs is said by the job's.
     """
 
     name: str
-    placement: Literal["fused", "staged"] = "fused"
     preprocess: Preprocess | None = None
 
     @field_validator("name")
@@ -169,17 +166,6 @@ class NamedModel(Model):
                 "are columns of this name"
             )
         return value
-
-    @model_validator(mode="after")
-    def _has_its_own_step(self) -> Self:
-        if self.preprocess and not self.preprocess.uses:
-            raise ValueError("preprocess.uses: is required")
-        return self
-
-    @property
-    def staged(self) -> bool:
-        """Whether the workers of the CPU stage score with it."""
-        return self.placement == "staged"
 
     @property
     def prefix(self) -> str:

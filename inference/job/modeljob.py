@@ -22,19 +22,12 @@ class ModelJob:
     @property
     def preprocess(self) -> Preprocess | None:
         """The step before this model."""
-        step = self.model.preprocess or self.whole.preprocess
-        return step if step and step.uses else None
+        return self.model.preprocess or self.whole.preprocess
 
     @property
     def resources(self) -> Resources:
-        """Of a process that scores with it: for a staged model of a worker of the CPU stage, wherever it is called."""
-        need, stage = self.whole.resources, self.whole.stage
-        return need.model_copy(update={"gpus": 0.0, "cpus": stage.cpus}) if self.model.staged and stage else need
-
-    @property
-    def begins_apart(self) -> bool:
-        """Whether a CPU stage has something to do for it."""
-        return self.preprocess is not None or self.model.staged
+        """Of a process that scores with it."""
+        return self.whole.resources
 
     @property
     def key(self) -> str:
@@ -117,9 +110,7 @@ def _models_keys(job: Job) -> dict[str, Any]:
     if not job.several:
         return _model_keys(*model_jobs(job))
     # The order of the models is the order of their columns, so they are a list of pairs.
-    beside = {"gpu": False} if job.resources.gpus > 0 else {}  # models that do not use the actors' GPU
-    models = [(each.model.name, _model_keys(each) | (beside if each.model.staged else {})) for each in model_jobs(job)]
-    return {"models": models, "rows": job.output.rows}
+    return {"models": [(each.model.name, _model_keys(each)) for each in model_jobs(job)], "rows": job.output.rows}
 
 
 def _model_keys(job: ModelJob) -> dict[str, Any]:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import zip_longest
 
 from nightjar.inference.ledger.holders import Holder
@@ -106,9 +106,6 @@ class Progress:
     ceilings: tuple[int, ...] = ()
     """As of receipts: the lowest of all."""
 
-    memory: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    """By the worker's name the newest resident and proportional set size, in MB."""
-
     usage: Usage = NO_USAGE
     """What language models took in this run, by whichever command."""
 
@@ -145,8 +142,6 @@ class Progress:
                 self.failed_attempts += 1
                 self.failed_s += line.spent_s
                 self.deaths += line.died
-                if line.died:
-                    self.memory = {name: held for name, held in self.memory.items() if name != line.worker}
             case Split():
                 self.shards += line.into - 1
             case Opened():
@@ -169,7 +164,6 @@ class Progress:
             self.reused_rows = self.counts.rows_in
             self.flow_run = writer.flow_run
             self.first_start = self.last_end = 0.0
-            self.memory = {}
             self.usage_before = self.usage_before if again else self.usage
             self.spent, self.failed_s = NOTHING_SPENT, 0.0
 
@@ -180,7 +174,7 @@ class Progress:
         self._count()
         self.reused_shards, self.reused_rows = self.done_shards, self.counts.rows_in
         self.retries, self.first_start, self.last_end = 0, 0.0, 0.0
-        self.memory, self.spent, self.failed_s = {}, NOTHING_SPENT, 0.0
+        self.spent, self.failed_s = NOTHING_SPENT, 0.0
 
     def _receipt(self, line: Receipt) -> None:
         self.done_shards += 1
@@ -199,8 +193,6 @@ class Progress:
         started = line.started_at
         self.first_start = min(self.first_start or started, started)
         self.last_end = max(self.last_end, started + line.seconds)
-        if line.resident_mb:
-            self.memory = {**self.memory, line.worker: (line.resident_mb, line.proportional_mb)}
 
     def _count(self) -> None:
         if self.uncounted:
@@ -230,16 +222,6 @@ class Progress:
     def token_rates(self) -> TokenRates:
         """How fast a language model was asked by this command, in steady state."""
         return token_rates(self.usage.since(self.usage_before), self.steady_s)
-
-    @property
-    def resident_mb(self) -> int:
-        """The resident set size of the largest worker; 0 if it is not known."""
-        return max((resident for resident, _ in self.memory.values()), default=0)
-
-    @property
-    def proportional_mb(self) -> int:
-        """What the workers take together: a page that several of them share is counted once."""
-        return sum(proportional for _, proportional in self.memory.values())
 
     def remaining_s(self, now: float | None = None) -> float | None:
         """Seconds until every row is scored at the present speed; None while unknown.

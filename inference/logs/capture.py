@@ -19,6 +19,7 @@ import uuid
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
+from itertools import chain, repeat
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
 
 EVERY_S = (1.0, 2.0, 5.0, 10.0, 20.0, 30.0, 60.0)
-"""Seconds until the next part may follow a part: the first ones follow soon, later ones once a minute."""
+"""Seconds from one part to the next: the first ones follow soon, later ones once a minute."""
 
 _PATIENCE_S = 5.0
 """Seconds that a run waits at its end for storage that is away."""
@@ -52,7 +53,6 @@ class Capture:
         self._storage, self._revision, self._fds = storage, revision, fds
         self._masks = Masks(storage, secrets=secrets)
         self._closed = threading.Event()
-        self._parts = 0
         self._book: Book | None = None
         self._note: Path | None = None
         worker = f"{socket.gethostname()}:{os.getpid()}"
@@ -97,15 +97,15 @@ class Capture:
         return self._book.is_complete
 
     def _watch(self) -> None:
-        while not self._closed.wait(EVERY_S[min(self._parts, len(EVERY_S) - 1)]):
+        for pause_s in chain(EVERY_S, repeat(EVERY_S[-1])):
+            if self._closed.wait(pause_s):
+                return
             self._keep(final=False)
 
     def _keep(self, *, final: bool) -> None:
         assert self._book is not None
-        before = self._book.chars
         with suppress(NightjarError, OSError):  # the output stays in its file, and the next part will have it
             self._book = keep(self._storage, self._revision, self._book, self._masks, final=final)
-        self._parts += self._book.chars > before
         self._save(self._book)
 
     def _save(self, book: Book) -> None:
@@ -117,12 +117,12 @@ class Capture:
                 new.replace(self._note)
 
 
-def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> int:
-    """Keep what this revision's ended processes on this machine printed and did not keep. Returns their number.
+def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> None:
+    """Keep what this revision's ended processes on this machine printed and did not keep.
 
     What cannot be kept now is left for the next call. secrets: values to mask.
     """
-    masks, found, folder = Masks(storage, secrets=secrets), 0, _folder()
+    masks, folder = Masks(storage, secrets=secrets), _folder()
     if isinstance(storage, LakeStorage):
         storage = LakeStorage(replace(storage.settings, retry_s=_PATIENCE_S, timeout_s=_PATIENCE_S))
     for path in folder.glob(f"{Path(_beginning(revision)).name}*.new") if is_own(folder) else ():
@@ -133,7 +133,7 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
             if path.lstat().st_uid != os.getuid():
                 continue  # the folder may have been open to others, and another user's note could name any file
             book = Book.from_bytes(path.read_bytes())
-            found += keep(storage, revision, book, masks, final=True).chars > book.chars
+            keep(storage, revision, book, masks, final=True)
             path.unlink()
             for file in map(Path, book.files):
                 if file.parent == folder:
@@ -142,7 +142,6 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> i
             break  # the storage is away, for the others, too
         except (OSError, ValueError, LookupError, TypeError):
             continue  # another process has taken it, or it is damaged
-    return found
 
 
 def copies(revision: str) -> tuple[int, int]:

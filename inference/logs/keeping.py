@@ -57,8 +57,6 @@ class Book:
     epoch: int
     files: tuple[str, str]
     kept: tuple[Position, Position]
-    chars: int = 0
-    """All characters that are kept."""
 
     def to_bytes(self) -> bytes:
         return json.dumps(to_json(self)).encode()
@@ -98,7 +96,7 @@ def keep(storage: Storage, revision: str, book: Book, masks: Masks, *, final: bo
     lines = [replace(line, text=masks(line.text)[:LINE_CHARS]) for line in ends.lines()]
     if lines:
         write(storage, revision, book.epoch, book.worker, lines)
-    return replace(book, kept=(kept[0], kept[1]), chars=book.chars + sum(len(line.text) for line in lines))
+    return replace(book, kept=(kept[0], kept[1]))
 
 
 def _scan(path: Path, stream: str, position: Position, masks: Masks, final: bool) -> tuple[list[Line], Position]:

@@ -10,18 +10,14 @@ from __future__ import annotations
 
 import datetime as dt
 import json
-import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import partial
 
 from nightjar.inference.errors import StorageError
 from nightjar.inference.jsonform import of_json
-from nightjar.inference.ledger.epochs import LEASE_S
-from nightjar.inference.ledger.holders import is_dead
-from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.records import Failed
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -32,15 +28,11 @@ STREAMS = ("out", "err")
 NOTE = "note"
 """The stream for Nightjar's own remarks: what was left out, or could not be kept."""
 
-LOOK_S = 1.0
 _FORMAT = 1
 _READERS = 16
 _PARTS = 8
 _SHARDS = 16
 """The most parts per worker (the newest) and the most shards that are read, because a page must not take long."""
-
-_APART_S = 120.0
-"""The largest difference in seconds between workers' clocks, and between the naming and the appearance of a part."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,65 +68,22 @@ def write(storage: Storage, revision: str, epoch: int, worker: str, lines: Itera
     header = {"format": _FORMAT, "epoch": epoch, "worker": worker}
     said = [header, *({**asdict(line), "worker": None, "epoch": None} for line in lines)]
     text = "\n".join(json.dumps({k: v for k, v in each.items() if v is not None}) for each in said)
-    now = dt.datetime.now(dt.UTC)
-    name = f"{_stamp(now)}_{_key(worker)}_{uuid.uuid4().hex[:8]}.jsonl"
+    stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%f")
+    name = f"{stamp}_{_key(worker)}_{uuid.uuid4().hex[:8]}.jsonl"
     storage.create(join(folder(revision), name), text.encode())
-
-
-def _stamp(moment: dt.datetime) -> str:
-    return moment.strftime("%Y%m%dT%H%M%S.") + f"{moment.microsecond // 1000:03d}"
 
 
 def _key(worker: str) -> str:
     return worker.replace(":", "-").replace("/", "-")
 
 
-@dataclass
-class Reading:
-    """Reads a revision's lines as they come: each call of `new` yields only new lines."""
-
-    storage: Storage
-    revision: str
-    _seen: set[str] = field(default_factory=set)
-    _after: str = ""
-
-    def new(self) -> Iterator[Line]:
-        """The lines of parts that were not read yet, part by part."""
-        entries = self.storage.list(folder(self.revision), after=self._after)
-        names = [entry.uri for entry in entries if entry.uri not in self._seen and entry.uri.endswith(".jsonl")]
-        with ThreadPoolExecutor(_READERS) as pool:
-            for start in range(0, len(names), _READERS * 2):
-                for lines in pool.map(partial(read_log, self.storage), names[start : start + _READERS * 2]):
-                    yield from lines
-        self._seen.update(names)
-        if names:
-            self._forget(max(names))
-
-    def _forget(self, newest: str) -> None:
-        """Begin the next listing a little before the newest part, so that it does not list all parts of a night."""
-        stamp = newest.rsplit("/", 1)[-1].partition("_")[0]
-        moment = dt.datetime.strptime(stamp, "%Y%m%dT%H%M%S.%f").replace(tzinfo=dt.UTC)
-        self._after = join(folder(self.revision), _stamp(moment - dt.timedelta(seconds=_APART_S)))
-        self._seen = {uri for uri in self._seen if uri > self._after}
-
-
-def follow(storage: Storage, revision: str, lease_s: float = LEASE_S) -> Iterator[Line]:
-    """Yield lines as they come, until the revision has no writer, or for three leases no sign of one."""
-    ledger, state, reading = Ledger(storage, revision), State(), Reading(storage, revision)
-    number, moved = 0, time.monotonic()
-    while True:
-        replay(ledger, state)
-        if state.number != number:
-            number, moved = state.number, time.monotonic()
-        ended = _has_ended(state) or time.monotonic() - moved > 3 * lease_s
-        yield from reading.new()
-        if ended:
-            return
-        time.sleep(LOOK_S)
-
-
-def _has_ended(state: State) -> bool:
-    return is_dead(state.holder) if state.holder is not None else bool(state.openers)
+def all_lines(storage: Storage, revision: str) -> Iterator[Line]:
+    """The lines of all parts of a revision, part by part."""
+    names = [entry.uri for entry in storage.list(folder(revision)) if entry.uri.endswith(".jsonl")]
+    with ThreadPoolExecutor(_READERS) as pool:
+        for start in range(0, len(names), _READERS * 2):
+            for lines in pool.map(partial(read_log, storage), names[start : start + _READERS * 2]):
+                yield from lines
 
 
 def read_log(storage: Storage, uri: str) -> list[Line]:

@@ -21,10 +21,7 @@ from nightjar.inference.records import NO_USAGE, Part, Receipt, Usage, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
-_MEMORY = ("resident_mb", "proportional_mb")
-"""What receipts say of their worker, and not of their shard."""
-
-_RECEIPT = pa.schema([each for each in record_schema(Receipt) if each.name not in _MEMORY])
+_RECEIPT = record_schema(Receipt)
 _OF_RECEIPT = [name for name in _RECEIPT.names if name != "shard"]
 OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *map(_RECEIPT.field, _OF_RECEIPT)])
 """One line per shard of the plan; `status` is committed or missing."""

@@ -16,7 +16,7 @@ from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.predictors.language.requests import Requests, StreamingScorer
-from nightjar.inference.predictors.scorer import Preprocessor, Scorer, StagedScorer
+from nightjar.inference.predictors.scorer import Preprocessor, Scorer
 
 __all__ = [
     "Preprocessor",
@@ -125,7 +125,5 @@ def load_scorer(job: ModelJob, model_path: str | None) -> Scorer:
     # The user's own class may leave much garbage while it is constructed.
     with nullcontext() if job.model.framework is OWN else seldom_collected():
         predictor = adapter.load(job, model_path)
-    if job.model.staged:
-        return StagedScorer(job, preprocessor, predictor, adapter.reads_arrow)
     made = StreamingScorer if isinstance(predictor, Requests) else Scorer
     return made(job, preprocessor, predictor, adapter.reads_arrow)

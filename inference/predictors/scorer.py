@@ -120,11 +120,6 @@ class Scorer:
         return _Prepared(table.num_rows, self._input(self._preprocessor.preprocess(table)))
 
     @panics_are_errors()
-    def preprocess(self, table: pa.Table) -> Any:
-        """The CPU stage's work for the model: the user's own part of `prepare`, or all of it for a staged model."""
-        return self._preprocessor.preprocess(table)
-
-    @panics_are_errors()
     def accept(self, batch: Any, rows: int) -> Any:
         """The first step for rows that `preprocess` has returned. The batch stays as it is, and may be given again."""
         return _Prepared(rows, self._input(batch if self._reads_arrow else own_batch(batch)))
@@ -149,21 +144,6 @@ class Scorer:
 
     def _predict(self, content: Any) -> Any:
         return self._predictor.predict(content)
-
-
-class StagedScorer(Scorer):
-    """The scorer of a model that scores in the CPU stage, which hands over the outputs as a table."""
-
-    def preprocess(self, table: pa.Table) -> pa.Table:
-        return pa.table(self(table))
-
-    def accept(self, batch: Any, rows: int) -> Any:
-        return batch
-
-    def score(self, prepared: Any) -> dict[str, pa.Array]:
-        if isinstance(prepared, pa.Table):
-            return {name: joined(prepared[name]) for name in prepared.column_names}
-        return super().score(prepared)
 
 
 class RowsRaised(Exception):

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import InputChanged, InputCorrupt, SchemaMismatch, ShardsFailed
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.messages import counted_of
-from nightjar.inference.records import UNREADABLE, Crumb, Event, Failed, Prepared, Preparing, Receipt, Started
+from nightjar.inference.records import UNREADABLE, Crumb, Event, Failed, Prepared, Preparing, Receipt, Started, death
 from nightjar.inference.scoring.suspects import Attempt, GivenUp, next_attempt
 
 ALIKE = 8
@@ -177,18 +177,6 @@ class Underway:
 def _death(start: Started | Preparing, crumb: Crumb | None, ended: str) -> Failed:
     """The failure for a lost process: its shard, and the rows of its last crumb."""
     message = ended or f"the worker {start.worker} was lost while it worked on this shard"
-    if crumb is None or not crumb.rows:
-        return Failed(start.shard, start.attempt, "ProcessDied", message, died=True, worker=start.worker)
-    where = f"row {crumb.row}" if crumb.rows == 1 else f"rows {crumb.row} to {crumb.row + crumb.rows - 1}"
-    return Failed(
-        start.shard,
-        start.attempt,
-        "ProcessDied",
-        f"{message}, at {where} of {crumb.uri}" + (f" with the model {crumb.model!r}" if crumb.model else ""),
-        died=True,
-        uri=crumb.uri,
-        row=crumb.row,
-        rows=crumb.rows,
-        worker=start.worker,
-        model=crumb.model,
-    )
+    if crumb is not None and crumb.rows:
+        return death(crumb, "ProcessDied", f"{message},", start.worker)
+    return Failed(start.shard, start.attempt, "ProcessDied", message, died=True, worker=start.worker)

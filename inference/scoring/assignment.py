@@ -136,19 +136,13 @@ def open_scorers(spec: WorkerSpec, only: str | None = None) -> OpenedModels[Scor
     return _opened(spec, load_scorer, chosen, files=chosen)
 
 
-def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor | Scorer]:
-    """Load what the CPU stage does for each model from this process's copies: its preprocess, or a staged model itself.
+def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor]:
+    """Load each model's preprocess, which is all that the CPU stage does, from this process's copies.
 
     Raises:
-        JobError: Model or code have changed since the run began, or cannot be loaded. Names the key.
-        StorageError: A model cannot be fetched.
+        JobError: The code has changed since the run began, or cannot be loaded. Names the key.
     """
-
-    def load(job: ModelJob, path: str | None) -> Preprocessor | Scorer:
-        return load_scorer(job, path) if job.model.staged else Preprocessor(job)
-
-    models = spec.job.models
-    return _opened(spec, load, [each.name for each in models], files=[each.name for each in models if each.staged])
+    return _opened(spec, lambda job, _: Preprocessor(job), [each.name for each in spec.job.models], files=())
 
 
 def _opened(

@@ -21,7 +21,7 @@ from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.input.sources.rows import RowsRead, shifted
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
-from nightjar.inference.records import Crumb, Event, Failed, Piece, Receipt, Started
+from nightjar.inference.records import Crumb, Event, Failed, Piece, Receipt, Started, death
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
 from nightjar.inference.scoring.watchdog import Watchdog
@@ -101,30 +101,9 @@ class Running:
     def alone(self) -> bool:
         return self.assignment.attempt.crumbs
 
-
-@dataclass(frozen=True, slots=True)
-class At:
-    """What the worker is doing."""
-
-    started: Started
-    uri: str = ""
-    row: int = -1
-    rows: int = 0
-    """The number of rows that the predictor has now, from `row` on. 0 if it has none, or rows of several files, of
-    which `row` is in the first."""
-    model: str = ""
-    """Of several models the name of the one that has the rows."""
-
-    @property
-    def where(self) -> str:
-        """The position as text, for a message."""
-        by = f" with the model {self.model!r}" if self.model else ""
-        if not self.rows and self.row >= 0:
-            return f"{by} at a batch of several files that begins with row {self.row} of {self.uri}"
-        if not self.rows:
-            return f" while {self.uri} was read or written" if self.uri else " while a part was written"
-        last = "" if self.rows == 1 else f" to {self.row + self.rows - 1}"
-        return f"{by} at row{'s' if last else ''} {self.row}{last} of {self.uri}"
+    def at_rows(self, uri: str = "", row: int = -1, rows: int = 0, model: str = "") -> Crumb:
+        """What the worker is doing in this attempt."""
+        return Crumb(self.started.shard, uri, row, rows, model, self.started.attempt)
 
 
 IDLE = "idle"
@@ -160,7 +139,7 @@ class Worker:
         self.reader = ThreadPoolExecutor(_READERS, "nightjar-read")
         self.watchdog = Watchdog(spec.job.retry.stall_s)
         self.watch = Stopwatch(IDLE)
-        self.at: At | None = None
+        self.at: Crumb | None = None
         self._said = 0.0
         self.turn_to = turn_to
 
@@ -207,23 +186,10 @@ class Worker:
         """What the user's code used since the last call that the identity does not cover."""
         return iter(witness.news())
 
-    def last_words(self, spoilt: ProcessSpoilt, at: At | None) -> Iterator[Event]:
+    def last_words(self, spoilt: ProcessSpoilt, at: Crumb | None) -> Iterator[Event]:
         """Report what ends this process, and at which rows. at: None if it worked on no shard."""
-        if at is None:
-            return
-        started = at.started
-        yield Failed(
-            shard=started.shard,
-            attempt=started.attempt,
-            cause=spoilt.cause,
-            message=clip(f"{spoilt}; its process was ended{at.where}"),
-            died=True,
-            uri=at.uri,
-            row=at.row if at.rows else -1,
-            rows=at.rows,
-            worker=self.name,
-            model=at.model,
-        )
+        if at is not None:
+            yield death(at, spoilt.cause, f"{spoilt}; its process was ended", self.name)
 
     def begin(self, assignment: Assignment) -> Running:
         """Begin an attempt; nothing of it is read yet."""
@@ -244,22 +210,22 @@ class Worker:
         """Wait until the pieces are read, and join them."""
         pieces, reads = running.assignment.shard.pieces, list[RowsRead]()
         for piece, each in zip(pieces, running.reads, strict=True):
-            self.at = At(running.started, piece.uri)
+            self.at = running.at_rows(piece.uri)
             if reads:
-                yield from self.in_time(At(running.started, piece.uri, piece.first_row), deadline)
+                yield from self.in_time(running.at_rows(piece.uri, piece.first_row), deadline)
                 self.watchdog.calling()
             with self.watch.during("read"):
                 reads.append(each.result())
         return JoinedPieces(pieces, reads)
 
-    def in_time(self, at: At, deadline: float) -> Iterator[Crumb]:
+    def in_time(self, at: Crumb, deadline: float) -> Iterator[Crumb]:
         """Check the time, and give a sign of life if there was none for a while."""
         self.check_time(at, deadline)
         if time.monotonic() - self._said > self.spec.job.retry.stall_s / 4:
             # From here on a death blames no row, because the next micro-batches leave no crumb.
-            yield Crumb(at.started.shard, at.uri, at.row, 0)
+            yield replace(at, rows=0, model="")
 
-    def check_time(self, at: At, deadline: float) -> None:
+    def check_time(self, at: Crumb, deadline: float) -> None:
         """Raise ShardTooSlow if the time of the attempt is over."""
         if time.monotonic() > deadline:
             raise ShardTooSlow(

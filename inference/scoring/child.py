@@ -83,19 +83,14 @@ class Child:
         work: Callable[..., Iterable[Any]],
         *args: Any,
         silent: bool = False,
-        prints: bool = False,
     ) -> None:
-        """work: called in the process with `args`; yields the answers. silent: discard what it prints. prints: it uses
-        the standard output of this process.
-        """
+        """work: called in the process with `args`; yields the answers. silent: discard what it prints."""
         prepare()
         self._answers, answer = FORKS.Pipe(duplex=False)
         # The server has the variables and the standard error of the moment of its own start.
         error = Connection(os.open(os.devnull, os.O_WRONLY) if silent else os.dup(2), readable=False)
-        output = Connection(os.dup(_output() if prints else error.fileno()), readable=False)
-        given = answer, output, error, dict(os.environ), work, args
-        self._process = FORKS.Process(target=_run, args=given)
-        with _no_program(), output, error:
+        self._process = FORKS.Process(target=_run, args=(answer, error, dict(os.environ), work, args))
+        with _no_program(), error:
             self._process.start()
         assert self._process.pid is not None
         self._seen, self._ended = psutil.Process(self._process.pid), False
@@ -178,15 +173,6 @@ class Child:
             time.sleep(_MOMENT_S)
 
 
-def _output() -> int:
-    """The descriptor to which this process prints: standard error if a command has redirected it there. A notebook
-    shows what is written to these two, although its stream has another descriptor.
-    """
-    with suppress(AttributeError, OSError, ValueError):
-        return 2 if sys.stdout.fileno() == 2 else 1
-    return 1
-
-
 _starting = threading.Lock()
 
 
@@ -208,7 +194,6 @@ def _no_program() -> Iterator[None]:
 
 def _run(
     answer: Connection,
-    output: Connection,
     error: Connection,
     environ: Mapping[str, str],
     work: Callable[..., Iterable[Any]],
@@ -222,7 +207,7 @@ def _run(
     os.environ.clear()
     os.environ.update(environ)
     os.dup2(error.fileno(), 2)
-    os.dup2(output.fileno(), 1)
+    os.dup2(error.fileno(), 1)
     sys.stdout.reconfigure(line_buffering=True)  # type: ignore[union-attr]
     end = _End()
     try:

@@ -10,7 +10,6 @@ import ctypes
 import os
 from contextlib import suppress
 
-import psutil
 import pyarrow as pa
 
 from nightjar.inference.job.model import Job
@@ -56,17 +55,3 @@ def release() -> None:
     """
     with suppress(AttributeError):  # an allocator other than glibc's
         ctypes.CDLL(None).malloc_trim(0)
-
-
-def in_use() -> tuple[int, int]:
-    """The resident and the proportional set size of this process in MB; 0 where the system does not tell the latter.
-
-    The resident set has all pages in memory that the process uses. In the proportional set a page that several
-    processes use counts for each of them as its part, so that the sum over processes is what they take together.
-    """
-    process = psutil.Process()
-    try:
-        proportional = getattr(process.memory_full_info(), "pss", 0)
-    except psutil.AccessDenied:  # a container may forbid it
-        proportional = 0
-    return round(process.memory_info().rss / 1e6), round(proportional / 1e6)

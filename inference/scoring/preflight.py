@@ -20,7 +20,6 @@ from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
     NightjarError,
-    OutputInvalid,
     ProcessSpoilt,
     ShardError,
     StorageError,
@@ -33,7 +32,6 @@ from nightjar.inference.input.sources.rows import RowsRead, selected
 from nightjar.inference.job.checks import MetricCheck
 from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.messages import clip, counted, listed, nearest
 from nightjar.inference.metrics.columns import ColumnState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
@@ -43,7 +41,6 @@ from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
 from nightjar.inference.scoring.attempts import JoinedPieces
 from nightjar.inference.scoring.microbatches import Cuts, ScoredRows, drained, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
-from nightjar.inference.scoring.prepared_batches import Pickled
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.witness import audit as witness
 
@@ -166,32 +163,9 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Lo
         if step.sample_error:
             return
         notes += step.notes
-    if worker.spec.job.stage is not None:
-        _check_handed_over(worker, read(places[step.place]))
     if worker.spec.job.accumulators:
         try_accumulators(worker, places[step.place])
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
-
-
-def _check_handed_over(worker: ShardWorker, read: RowsRead) -> None:
-    """Check on a sample that the workers of the CPU stage can hand over what they prepare.
-
-    Raises:
-        JobError: They cannot.
-    """
-    if not read.readable or read.failures:
-        return
-    for job, model, scorer in zip(model_jobs(worker.spec.job), worker.models, worker.scorers, strict=True):
-        if not job.begins_apart:
-            continue
-        try:
-            content = scorer.preprocess(read.table.select(list(model.columns)))
-        except Exception:  # noqa: BLE001 (a row raises: the passes find it)
-            continue
-        try:
-            Pickled(content)
-        except OutputInvalid as error:
-            raise JobError(str(error)) from error
 
 
 def try_accumulators(worker: ShardWorker, piece: Piece) -> None:

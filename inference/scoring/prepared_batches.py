@@ -34,7 +34,7 @@ _SLICED = 2
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A micro-batch as the preprocess left it, or the outputs of a staged model for it."""
+    """A micro-batch as the preprocess left it."""
 
     rows: Sequence[int]
     """The indices of its rows in the shard's table, ascending."""

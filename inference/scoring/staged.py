@@ -17,12 +17,12 @@ from typing import TypeVar
 
 import pyarrow as pa
 
-from nightjar.inference.errors import NightjarError, OutputInvalid, ProcessSpoilt
+from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
-from nightjar.inference.scoring.attempts import At, JoinedPieces, Running, Worker
+from nightjar.inference.scoring.attempts import JoinedPieces, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
 from nightjar.inference.scoring.watchdog import answering
@@ -34,7 +34,7 @@ PARCEL_BYTES = 512 << 20
 
 
 class PreparingWorker(Worker):
-    """A worker of the CPU stage: reads shards, and runs the user's preprocess and the staged models."""
+    """A worker of the CPU stage: reads shards, and runs the user's preprocess of each model."""
 
     def __init__(self, spec: WorkerSpec, *, turn_to: Callable[[Started], None] = lambda _: None) -> None:
         assert spec.job.stage is not None
@@ -73,27 +73,35 @@ class PreparingWorker(Worker):
         shipped: dict[str, list[Batch]] = {}
         weight, skipped = 0, sorted(joined.failures)
         for job, step, size in zip(model_jobs(self.spec.job), self._opened.loaded, self._sizes, strict=True):
-            if not job.begins_apart:
+            if job.preprocess is None:
                 continue
-            found = shipped[job.model.name] = []
+            found, unpicklable = list[Batch](), ""
             table = joined.table.select(list(model_columns(job, self.spec.schema)))
             for piece in micro_batches(table, size, skipped):
                 if weight >= PARCEL_BYTES:
                     break
                 ahead = piece.ahead(job.model.name)
-                self.at = At(running.started, *joined.place(ahead.first, ahead.rows), ahead.model)
+                self.at = running.at_rows(*joined.place(ahead.first, ahead.rows), ahead.model)
                 yield from self.in_time(self.at, deadline)
                 self.watchdog.calling()
+                # Where it fails, the actor tries these rows again, and finds those that raise.
                 try:
-                    pickled = Pickled(step.preprocess(piece.table))
+                    content = step.preprocess(piece.table)
                 except Exception as error:
                     if isinstance(error, NightjarError) and not isinstance(error, OutputInvalid):
                         raise
-                    # The actor tries these rows again, and finds those that raise.
+                    continue
+                try:
+                    pickled = Pickled(content)
+                except OutputInvalid as error:
+                    unpicklable = str(error)
                     continue
                 found.append(Batch(piece.rows, pickled))
                 weight += pickled.size
-        self.at = At(running.started, pieces[-1].uri)
+            if unpicklable and not found:
+                raise JobError(unpicklable)
+            shipped[job.model.name] = found
+        self.at = running.at_rows(pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
 
 
@@ -125,7 +133,7 @@ class AcceptingWorker(ShardWorker):
         """
         running = self.begin(assignment)
         yield running.started
-        at: At | None = At(running.started, assignment.shard.pieces[-1].uri)
+        at: Crumb | None = running.at_rows(assignment.shard.pieces[-1].uri)
         try:
             try:
                 parcel = self._result(self.reader.submit(unpacked, packed))
@@ -136,7 +144,7 @@ class AcceptingWorker(ShardWorker):
                 yield from self._signs(scoring, running)
                 if not scoring.done() or (write := scoring.result()) is None:
                     return
-                at = At(running.started)
+                at = running.at_rows()
                 event = self._result(self.writer.submit(write))
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
                 event = self.failed(running, error)
@@ -172,7 +180,7 @@ class AcceptingWorker(ShardWorker):
                 moved, before = self.at is not before, self.at
                 if moved and time.monotonic() - said_at > self.spec.job.retry.stall_s / 4:
                     said_at = time.monotonic()
-                    yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
+                    yield running.at_rows(shard.pieces[0].uri, shard.pieces[0].first_row)
 
     def _score_parcel(self, running: Running, parcel: Parcel) -> Callable[[], Event] | None:
         """Score a shard, in the model's thread. Returns what writes it; None if this process is over."""
@@ -180,7 +188,7 @@ class AcceptingWorker(ShardWorker):
             return None
         shard = running.assignment.shard
         self.turn_to(running.started)
-        self.at = At(running.started, shard.pieces[-1].uri)
+        self.at = running.at_rows(shard.pieces[-1].uri)
         joined = JoinedPieces(shard.pieces, parcel.reads)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:

@@ -27,9 +27,9 @@ from nightjar.inference.messages import clip, utf8
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
-from nightjar.inference.records import NO_USAGE, Crumb, Event, Receipt, Started
+from nightjar.inference.records import NO_USAGE, Event, Receipt, Started
 from nightjar.inference.scoring.assignment import Assignment, BatchSize, WorkerSpec
-from nightjar.inference.scoring.attempts import At, JoinedPieces, Running
+from nightjar.inference.scoring.attempts import JoinedPieces, Running
 from nightjar.inference.scoring.microbatches import drained, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
@@ -40,10 +40,6 @@ process."""
 
 _LOOK_S = 0.5
 """Seconds between two looks whether anything still moves."""
-
-_SIGN_S = 5.0
-"""The most seconds without an event. Where the ledger is written by the same process, results wait there for the next
-one."""
 
 _FREE_S = 0.05
 """Seconds between two looks whether there is room for a shard."""
@@ -93,7 +89,7 @@ class _Shard:
 
     def __init__(self, worker: StreamingWorker, running: Running) -> None:
         self.asked, self.ended = Future[None](), Future[Event]()
-        self.at = At(running.started, running.assignment.shard.pieces[0].uri)
+        self.at = running.at_rows(running.assignment.shard.pieces[0].uri)
         self.watchdog = Watchdog(worker.spec.job.retry.stall_s)
         self._worker, self._running = worker, running
         self._deadline = time.monotonic() + worker.spec.job.retry.shard_s
@@ -282,10 +278,9 @@ class _Stream:
             self._done, self._moved_at = self._worker.scorer.requests.done, time.monotonic()
         if time.monotonic() - self._moved_at > self._worker.spec.job.retry.stall_s:
             self._nothing_moves()
-        if self._open and time.monotonic() - self._said_at > min(self._worker.spec.job.retry.stall_s / 4, _SIGN_S):
+        if self._open and time.monotonic() - self._said_at > self._worker.spec.job.retry.stall_s / 4:
             self._said_at = time.monotonic()
-            at = self._open[0].at
-            yield Crumb(at.started.shard, at.uri, 0, 0)
+            yield replace(self._open[0].at, row=0)
 
     def _nothing_moves(self) -> None:
         """No row of any shard was answered for `retry.stall_s`: give up those that wait.

@@ -7,7 +7,6 @@ error that can be caught becomes a `Failed` event, and the worker goes on to the
 
 from __future__ import annotations
 
-import math
 import sys
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -43,16 +42,12 @@ from nightjar.inference.records import (
     replay_command,
 )
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, loaded_models, open_scorers
-from nightjar.inference.scoring.attempts import IDLE, At, JoinedPieces, Running, Worker
-from nightjar.inference.scoring.memory import in_use
+from nightjar.inference.scoring.attempts import IDLE, JoinedPieces, Running, Worker
 from nightjar.inference.scoring.microbatches import ScoredRows, score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.witness import audit as witness
-
-_MEASURED_S = 10.0
-"""Seconds between two measurements of memory, for which the system looks at each page of the process."""
 
 SWITCH_S = 0.0005
 """Seconds for which another thread keeps Python while the one that calls the model waits for it: a tenth of Python's
@@ -152,8 +147,7 @@ class ShardWorker(Worker):
         self.models = loaded_models(spec, self._opened.loaded, thread=thread, watch=self.watch)
         self._segment = spec.segment
         self.writer = ThreadPoolExecutor(1, "nightjar-write")
-        self._behind: tuple[Started, Future[Event]] | None = None
-        self._measured_at = -math.inf
+        self._behind: tuple[Running, Future[Event]] | None = None
 
     @property
     def scorers(self) -> tuple[Scorer, ...]:
@@ -199,7 +193,7 @@ class ShardWorker(Worker):
             result = yield from self.score_shard(running)
             yield from self.written()
             if result is not None:
-                self._behind = running.started, result
+                self._behind = running, result
             if alone:
                 yield from self.written()
                 following = yield from self._begin(upcoming)
@@ -209,8 +203,8 @@ class ShardWorker(Worker):
         """Wait for the write that runs behind the scoring, if there is one."""
         if self._behind is None:
             return
-        started, writing = self._behind
-        self.at = At(started)
+        running, writing = self._behind
+        self.at = running.at_rows()
         self.watchdog.calling()  # the model's last step has had its own time
         with self.watch.during("write"):
             event = writing.result()
@@ -218,7 +212,7 @@ class ShardWorker(Worker):
         yield event
 
     def before_the_end(self) -> Iterator[Event]:
-        if self._behind is not None and (self.at is None or self._behind[0] is not self.at.started):
+        if self._behind is not None and (self.at is None or self._behind[0].started.shard != self.at.shard):
             with suppress(TimeoutError):  # then the shard is charged, as one that was started and has no receipt
                 yield self._behind[1].result(self.spec.job.retry.stall_s)
 
@@ -238,9 +232,9 @@ class ShardWorker(Worker):
         try:
             joined = yield from self.join_pieces(running, deadline)
             scored = yield from self.score_joined(running, joined, {}, deadline)
-            self.at = At(running.started, shard.pieces[-1].uri)
+            self.at = running.at_rows(shard.pieces[-1].uri)
             if running.alone:
-                yield Crumb(shard.id, shard.pieces[0].uri, shard.pieces[0].first_row, 0)
+                yield running.at_rows(shard.pieces[0].uri, shard.pieces[0].first_row)
             assembly = Assembly(self.spec, shard, joined, scored)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
@@ -278,9 +272,9 @@ class ShardWorker(Worker):
             except StopIteration as stop:
                 scored: ScoredRows = stop.value
                 return scored
-            self.at = At(running.started, *joined.place(step.first, step.rows), step.model)
+            self.at = running.at_rows(*joined.place(step.first, step.rows), step.model)
             if attempt.crumbs:
-                yield Crumb(self.at.started.shard, self.at.uri, self.at.row, self.at.rows, self.at.model)
+                yield self.at
                 self.check_time(self.at, deadline)  # a sign of life would take back which rows these are
             else:
                 yield from self.in_time(self.at, deadline)
@@ -311,7 +305,6 @@ class ShardWorker(Worker):
             self._check_epoch(storage, data, quarantine)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self.failed(running, error)
-        resident, proportional = self._measured()
         # The two stages may run on two hosts, which only have wall time in common.
         seconds = time.time() - running.at if running.prepared else time.monotonic() - running.began
         return Receipt(
@@ -331,8 +324,6 @@ class ShardWorker(Worker):
             batches_cut=output.scored.batches_cut,
             rows_partial=output.failed - output.lost,
             ceilings=ceilings,
-            resident_mb=resident,
-            proportional_mb=proportional,
             usage=self.claimed() if usage is None else usage,
         )
 
@@ -350,13 +341,6 @@ class ShardWorker(Worker):
         """As in `Receipt`."""
         forced = tuple(model.size.forced for model in self.models)
         return forced if any(forced) else ()
-
-    def _measured(self) -> tuple[int, int]:
-        """As `memory.in_use`; zeros if that was measured a short while ago."""
-        if (now := time.monotonic()) < self._measured_at + _MEASURED_S:
-            return 0, 0
-        self._measured_at = now
-        return in_use()
 
     def _check_epoch(self, storage: Storage, *written: Part | None) -> None:
         """Check, before and after a part is written, that the writer was not replaced, because a worker may stand still

@@ -14,7 +14,7 @@ import ray
 
 from forked import forked
 from nightjar.inference.errors import JobError
-from nightjar.inference.logs.printed import Reading, last_lines
+from nightjar.inference.logs.printed import all_lines, last_lines
 from nightjar.inference.records import Failed, decode
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, wait_until
@@ -100,7 +100,7 @@ def test_a_row_that_kills_its_process_is_found_and_quarantined(lake: Lake) -> No
 
 def assert_the_last_words_are_kept(lake: Lake) -> None:
     """What the killer's process printed and logged before it died, at the shard that it died of; once."""
-    lines = list(Reading(LakeStorage(), str(lake.revision())).new())
+    lines = list(all_lines(LakeStorage(), str(lake.revision())))
     culprits = {(record["shard"], record["worker"]) for record in deaths(lake) if record["rows"] == 1}
     for stream, said in (("out", "this one kills"), ("err", "be warned of")):
         found = [line for line in lines if line.stream == stream and line.text.startswith(said)]

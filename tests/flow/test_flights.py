@@ -97,7 +97,7 @@ def test_run_again_everything_is_committed_and_nothing_is_scored(again: dict[str
     """The second run takes over every shard, loads no model and keeps the publication."""
     assert (again["state"], again["publication"], again["revision"]) == ("published", 1, 1)
     assert again["reused_shards"] == again["shards"] == 24
-    nothing = ("startup_s", "first_start", "steady_s", "rows_per_s", "workers", "resident_mb", "proportional_mb")
+    nothing = ("startup_s", "first_start", "steady_s", "rows_per_s")
     assert again["engine"] == dict.fromkeys(nothing, 0)
     assert again["device"] == ""
 

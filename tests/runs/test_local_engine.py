@@ -15,7 +15,7 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.finding import modules_in
 from nightjar.inference.logs import capture
-from nightjar.inference.logs.printed import Line, Reading
+from nightjar.inference.logs.printed import Line, all_lines
 from nightjar.inference.storage.lake import LakeStorage
 from support import ONCE, Lake
 
@@ -321,7 +321,7 @@ def score(batch):
 
 
 def kept(lake: Lake) -> list[Line]:
-    return list(Reading(LakeStorage(), str(lake.revision())).new())
+    return list(all_lines(LakeStorage(), str(lake.revision())))
 
 
 def test_what_the_code_prints_is_kept_with_the_run_and_seen(lake: Lake, capfd: pytest.CaptureFixture[str]) -> None:
@@ -338,7 +338,7 @@ def test_what_the_code_prints_is_kept_with_the_run_and_seen(lake: Lake, capfd: p
             ("err", f"to stderr {row}"),
             ("out", f"row {row}"),
         ]
-        assert f"row {row}\n" in seen.out
+        assert f"row {row}\n" in seen.err
         assert f"to stderr {row}\n" in seen.err
 
 

@@ -123,10 +123,7 @@ def test_a_finished_run_is_what_the_schema_says(lake: Lake, capsys: pytest.Captu
     conforms(found, "retry")
     assert (found["rows_in"], found["publication"]) == (8000, 1)
     assert found["metrics"]["profile"]["x"]["numbers"]["mean"] == 3999.5
-    engine = found["engine"]
-    assert engine["workers"] == 1
-    assert engine["resident_mb"] >= engine["proportional_mb"] > 0
-    assert f"  memory     {engine['resident_mb']:,} MB\n" in closing_text(done)
+    assert found["engine"]["rows_per_s"] > 0
 
 
 def test_what_the_summary_names_to_take_a_run_back_takes_it_back(

@@ -615,14 +615,12 @@ def test_every_key_of_the_job_is_known_to_these_tests() -> None:
     """Whoever adds a key decides whether it is identity, and says so here."""
     evaluation = {f"evaluation.{key}" for key in EVALUATED}
     assert set(_leaves(Job, "")) == set(ALTERS) | set(CANNOT) | evaluation | {"models", "input.list", "profile.share"}
-    # Where a model is placed counts only beside a GPU: see test_staged_models.
     assert set(NamedModel.model_fields) == set(ONE_OF_SEVERAL) | {
         "name",
         "path",
         "trusted",
         "rows",
         "code",
-        "placement",
     }
 
 

@@ -159,22 +159,6 @@ def test_the_first_receipt_says_that_scoring_began(step: str, then: str) -> None
     assert folded(Doing(step), SCORED).step == then
 
 
-def test_the_memory_of_workers_is_what_each_said_last() -> None:
-    """A dead one has none, and what another command's workers took is forgotten. Not every receipt says it."""
-    small = replace(SCORED, resident_mb=300, proportional_mb=200)
-    large = replace(SCORED, worker="v", resident_mb=900, proportional_mb=500)
-    progress = folded(
-        opened("score"), PLANNED, small, large, replace(small, resident_mb=400, proportional_mb=250), SCORED
-    )
-    assert (len(progress.memory), progress.resident_mb, progress.proportional_mb) == (2, 900, 750)
-    dead = folded(Failed("s1", 1, "Died", "gone", died=True, worker="v"), start=progress)
-    assert (len(dead.memory), dead.resident_mb, dead.proportional_mb) == (1, 400, 250)
-    assert folded(Failed("s1", 1, "OSError", "no", worker="v"), start=progress).memory == progress.memory
-    assert not folded(replace(small, adopted_from="r1"), start=folded(PLANNED)).memory
-    none = folded(opened("score", "n2"), PLANNED, start=progress)
-    assert (none.memory, none.resident_mb, none.proportional_mb) == ({}, 0, 0)
-
-
 def test_failures_deaths_splits_and_revocations_are_counted() -> None:
     before = folded(opened("score"), PLANNED)
     failed = Failed("s1", 1, "OSError", "no")

@@ -40,8 +40,7 @@ from nightjar.inference.logs.keeping import (
 from nightjar.inference.logs.printed import (
     NOTE,
     Line,
-    Reading,
-    follow,
+    all_lines,
     last_lines,
     write,
 )
@@ -93,7 +92,7 @@ def parts(revision: str) -> list[Path]:
 
 
 def kept(revision: str) -> list[Line]:
-    return list(Reading(LakeStorage(), revision).new())
+    return list(all_lines(LakeStorage(), revision))
 
 
 def said(revision: str) -> list[tuple[str, str, str]]:
@@ -136,7 +135,7 @@ def test_nothing_is_written_of_a_process_that_prints_nothing(tmp_path: Path, rev
         for number in range(100):
             logs.turn_to(Started(f"{number:04d}", 1, "w"))
         logs.close()
-    assert keep_rest(LakeStorage(), revision) == 0
+    keep_rest(LakeStorage(), revision)
     assert not Path(revision).exists()
 
 
@@ -158,7 +157,7 @@ def test_processes_that_end_in_order_leave_no_note_behind(tmp_path: Path, revisi
 def test_a_note_that_a_killed_process_had_half_written_is_removed(revision: str) -> None:
     half = capture._own_path(revision, "new")
     half.write_bytes(b"{")
-    assert keep_rest(LakeStorage(), revision) == 0
+    keep_rest(LakeStorage(), revision)
     assert notes_of(revision) == []
 
 
@@ -202,14 +201,14 @@ def test_the_last_words_of_a_process_that_died_are_found(tmp_path: Path, revisio
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = subprocess.run([sys.executable, "-c", WORKER + end, revision], stdout=out, stderr=err)
     assert done.returncode == code, (tmp_path / "err").read_text()
-    assert keep_rest(LakeStorage(), revision) == 1
+    keep_rest(LakeStorage(), revision)
     found = said(revision)
     assert {("", "out", "loading"), ("aaaa", "out", "scoring a"), ("bbbb", "out", "scoring b")} <= set(found)
     assert any(text.startswith("said by C") and shard == "bbbb" for shard, _, text in found)
     assert not any(":job_id:" in text for _, _, text in found)
     if code == -signal.SIGSEGV:
         assert any("Segmentation fault" in text for _, _, text in found)
-    assert keep_rest(LakeStorage(), revision) == 0
+    keep_rest(LakeStorage(), revision)
     assert said(revision) == found
 
 
@@ -237,8 +236,9 @@ def test_a_part_is_bounded_however_many_shards_print(tmp_path: Path, revision: s
     lines = (marker(Started(f"{number:04d}", 1, "w")) + b"x" * 100 + b"\n" for number in range(1000))
     path.write_bytes(b"".join(lines))
     book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
-    assert 5000 < keep(LakeStorage(), revision, book, Masks(LakeStorage()), final=True).chars <= PART_CHARS + 100
-    kept_lines = list(Reading(LakeStorage(), revision).new())
+    keep(LakeStorage(), revision, book, Masks(LakeStorage()), final=True)
+    kept_lines = kept(revision)
+    assert 5000 < sum(len(line.text) for line in kept_lines) <= PART_CHARS + 100
     assert any("lines left out" in line.text for line in kept_lines)
     assert any(line.shard == "0999" for line in kept_lines)
 
@@ -327,16 +327,6 @@ def test_what_cannot_be_kept_is_said(revision: str) -> None:
     os.close(write_end)
 
 
-def test_a_look_gives_what_is_new(revision: str) -> None:
-    """However often is looked, each line comes once."""
-    reading = Reading(LakeStorage(), revision)
-    assert list(reading.new()) == []
-    for number in range(3):
-        write(LakeStorage(), revision, 1, f"host:{number}", [Line(1.0, "out", f"line {number}")])
-        assert [line.text for line in reading.new()] == [f"line {number}"]
-    assert list(reading.new()) == []
-
-
 def test_the_last_lines_of_failed_shards(revision: str) -> None:
     """Of the worker that it failed on: another one's attempt says nothing of this one."""
     lines = [Line(float(at), "out", f"line {at}", "aaaa", 2) for at in range(9)]
@@ -376,7 +366,7 @@ def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes:
     if os.getuid() != 0:
         pytest.skip("only root can give a file to another user")
     os.chown(note, 65534, 65534)
-    assert keep_rest(LakeStorage(), revision) == 0
+    keep_rest(LakeStorage(), revision)
     assert kept(revision) == []
     assert json.loads(note.read_text())["worker"] == "host:1"
 
@@ -400,7 +390,7 @@ def test_a_folder_that_somebody_planted_is_not_used(tmp_path: Path, revision: st
     assert capture.copies(revision) == (-1, -1)
     fds = os.open(os.devnull, os.O_WRONLY), os.open(os.devnull, os.O_WRONLY)
     Capture(LakeStorage(), revision, 1, fds=fds).close()
-    assert keep_rest(LakeStorage(), revision) == 0
+    keep_rest(LakeStorage(), revision)
     new = [path for path in tmp_path.rglob("*") if path not in before]
     assert [path for path in new if not path.is_relative_to(revision)] == []
 
@@ -475,7 +465,7 @@ def test_the_command_says_that_nothing_was_printed(
 ) -> None:
     lake, _ = failed
     silent = lake.planned().ids()[2]
-    logs_command(str(lake.job_path), DATE, shard=silent, follow=True)
+    logs_command(str(lake.job_path), DATE, shard=silent)
     assert capsys.readouterr().out == f"lake {DATE} r1: nothing was printed while shard {silent} was scored.\n"
     with pytest.raises(
         JobError, match=r"--shard none: no shard of this run begins so; `.*nightjar show \S+ 2026-11-19`"
@@ -497,19 +487,4 @@ def test_a_failed_shard_has_its_last_lines_beside_it(failed: tuple[Lake, str]) -
     )
     parts(str(lake.revision()))[0].write_text("damaged")
     parts(str(lake.revision()))[1].write_text("damaged")
-    assert RunReport(request, 1).shards(300)[0].printed_last == ()
-
-
-def test_following_ends_with_the_run(lake: Lake) -> None:
-    """What comes while it is followed is shown, up to what was printed last."""
-    request = lake.ready().request()
-    uri = str(lake.revision())
-    writer = open_epoch(request.storage, uri, this_holder("score"))
-    write(request.storage, uri, 1, "host:1", [Line(1.0, "out", "first")])
-    lines = follow(request.storage, uri)
-    assert next(lines).text == "first"
-    write(request.storage, uri, 1, "host:1", [Line(2.0, "out", "second")])
-    assert next(lines).text == "second"
-    write(request.storage, uri, 1, "host:1", [Line(3.0, "out", "third")])
-    writer.stop(release=True)
-    assert [line.text for line in lines] == ["third"]
+    assert RunReport(request, 1).shards()[0].printed_last == ()

@@ -55,10 +55,10 @@ def test_only_what_was_started_and_did_not_come_home_is_charged() -> None:
 
 def test_the_last_crumb_names_the_rows() -> None:
     underway = Underway()
-    for event in (Started("s0", 2, "w"), Crumb("s0", "/lake/0-0", 0, 8), Crumb("s0", "/lake/0-0", 8, 4)):
+    for event in (Started("s0", 2, "w"), Crumb("s0", "/lake/0-0", 0, 8), Crumb("s0", "/lake/0-0", 8, 4, attempt=2)):
         underway.take(event)
     (death,) = underway.deaths("the cluster was lost")
-    assert (death.row, death.rows) == (8, 4)
+    assert (death.attempt, death.row, death.rows) == (2, 8, 4)
     assert death.message == "the cluster was lost, at rows 8 to 11 of /lake/0-0"
     underway.take(Crumb("s0", "/lake/0-0", 0, 0))
     assert underway.deaths("")[0].row == -1

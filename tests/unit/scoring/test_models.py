@@ -461,7 +461,7 @@ def test_a_crumb_and_a_death_name_the_model_that_had_the_rows(lake: Lake) -> Non
         underway.take(each)
     (death,) = underway.deaths("")
     assert (death.model, death.row, death.rows) == ("named", 200, 100)
-    assert death.message.endswith("part-00.parquet with the model 'named'")
+    assert death.message.endswith(f"this shard, with the model 'named' at rows 200 to 299 of {death.uri}")
 
 
 def test_a_row_that_kills_one_model_is_searched_and_skipped_for_that_model_alone(lake: Lake) -> None:

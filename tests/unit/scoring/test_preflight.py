@@ -7,7 +7,6 @@ import re
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -408,30 +407,3 @@ def test_a_model_that_cannot_be_loaded_is_an_error_with_its_own_key(small: Lake,
 
     (away,) = observed(job, preflight_steps, fetch, [])
     assert str(away) == f"{loaded_by(job)}: s3://bucket/model: 503"
-
-
-# ---- what the first steps cost ------------------------------------------------------------------------------
-
-UNPICKLABLE = """
-def prep(batch):
-    return {"x": batch["x"], "made": [lambda: 0] * len(batch["x"])}
-
-def score(batch):
-    return {"score": batch["x"] * 2}
-"""
-
-
-def test_a_stage_that_could_hand_nothing_over_is_refused_before_it_starts(small: Lake) -> None:
-    small.write_model(UNPICKLABLE)
-    step = {"uses": "model:prep", "columns": ["x"]}
-    for placement in ("fused", "staged"):
-        small.write_job(preprocess={**step, "placement": placement}, model__features=None)
-        spec = small.worker_spec()
-        steps = observed(spec.job, preflight_steps, partial(ShardWorker, spec), samples(small.planned()))
-        if placement == "fused":
-            *_, last = steps
-            assert isinstance(last, Loaded)
-            assert last.sample_error == ""
-        else:
-            with pytest.raises(JobError, match=r"^preprocess: what it returns cannot be pickled"):
-                list(steps)

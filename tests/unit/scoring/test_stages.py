@@ -291,6 +291,18 @@ def test_a_shard_of_which_something_cannot_be_handed_over_is_left_for_the_actor_
     assert all(sum(len(read.table) for read in each.reads) for each in handed)
 
 
+def test_a_stage_that_can_hand_nothing_over_fails_its_shards_for_good(lake: Lake) -> None:
+    """Else the actors would prepare everything, and nobody would know."""
+    lake.write_files(files=1)
+    lake.write_model(LAMBDAS.replace("if x == 1500 else 0", ""))
+    lake.write_job(preprocess={"uses": "model:prep", "placement": "staged", "columns": ["x"]}, model__features=None)
+    work = [Assignment(shard) for shard in lake.planned().shards()]
+    failed = [event for event in PreparingWorker(lake.worker_spec()).process(work) if isinstance(event, Failed)]
+    assert len(failed) == len(work)
+    assert {(each.cause, each.terminal) for each in failed} == {("JobError", True)}
+    assert failed[0].message.startswith("preprocess: what it returns cannot be pickled")
+
+
 def test_a_preprocess_that_hangs_names_its_rows(lake: Lake) -> None:
     from nightjar.inference.errors import ProcessSpoilt
 

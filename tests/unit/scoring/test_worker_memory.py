@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -63,27 +62,28 @@ def test_arrow_uses_the_systems_allocator() -> None:
 
 
 HELD_AND_FREED = """
-import sys
+import psutil
 from nightjar.inference.scoring import memory
 
-before, _ = memory.in_use()
+def in_use():
+    return round(psutil.Process().memory_info().rss / 1e6)
+
+before = in_use()
 held = [bytearray(100_000) for _ in range(1_000)]
 last = bytearray(100_000)  # the end of the heap, so that nothing before it is given back by itself
-full, shared = memory.in_use()
+full = in_use()
 held.clear()
 memory.release()
-print(full - before, full >= shared > 0, full - memory.in_use()[0])
+print(full - before, full - in_use())
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/smaps_rollup").exists(), reason="only Linux tells it")
-def test_what_a_process_takes_is_measured_and_what_loading_freed_is_given_back(job: Job) -> None:
+def test_what_loading_freed_is_given_back(job: Job) -> None:
     """Also with the settings by which freed memory is kept: 100 MB in all."""
     environ = {**os.environ, **memory.environment(job)}
     done = subprocess.run(
         [sys.executable, "-c", HELD_AND_FREED], env=environ, capture_output=True, text=True, check=True
     )
-    taken, ordered, freed = done.stdout.split()
+    taken, freed = done.stdout.split()
     assert 90 < int(taken) < 130
-    assert ordered == "True"
     assert int(freed) > 90
