@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.escaping import address, cell, code, markdown
+from nightjar.flows.pages.escaping import address, code, markdown
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.reportfiles import served_at, written
 from nightjar.flows.pages.wording import (
@@ -21,23 +21,20 @@ from nightjar.flows.pages.wording import (
     memory,
     named_instead,
     partly,
-    said_of,
     speed,
     unfinished,
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
 from nightjar.inference.errors import (
-    GateFailed,
     JobError,
     NightjarError,
-    RunFailed,
     StorageError,
     TakenBack,
     Unanswered,
 )
 from nightjar.inference.history.run_status import before_it_begins, marked, overruled, shown_instead, warnings
-from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks, worded
+from nightjar.inference.history.run_tables import lost, mending, remarks, worded
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
 from nightjar.inference.ledger.progress import Progress, TokenRates
@@ -54,17 +51,13 @@ from nightjar.inference.run.results import Publication, Verdict
 if TYPE_CHECKING:
     from nightjar.flows.reports import FinishedRun, Launched
 
-_ROWS = 3
-"""The number of rows without a result that are named, with their replay commands; the table has more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a run ended.
 
     how: in a few words. title: the run and how it ended. seen: of a failed run, what readers see, as a sentence. facts:
-    (word, text). files: (word, URI). commands: word → command. rows: (row, the command that scores it again), of rows
-    that gates refuse or that have no result. report: the URI of its report; empty if there is none.
+    (word, text). files: (word, URI). commands: word → command. report: the URI of its report; empty if there is none.
     """
 
     how: str
@@ -73,20 +66,12 @@ class Ending:
     facts: tuple[tuple[str, str], ...]
     commands: Mapping[str, str]
     files: tuple[tuple[str, str], ...] = ()
-    rows: tuple[tuple[str, str], ...] = ()
     report: str = ""
 
 
 def as_text(found: Ending) -> str:
-    """The text for the terminal, where the error of a failed run was printed before, with its row."""
-    rows = () if found.seen else found.rows[:1]
-    facts = [
-        *found.facts,
-        *found.files,
-        *(("row", said) for said, _ in rows),
-        ("report", found.report),
-        *found.commands.items(),
-    ]
+    """The text for the terminal, where the error of a failed run was printed before."""
+    facts = [*found.facts, *found.files, ("report", found.report), *found.commands.items()]
     return "\n".join([found.seen or found.title, *fact_lines(facts)])
 
 
@@ -103,8 +88,6 @@ def as_page(found: Ending, request: RunRequest, error: str = "") -> str:
         *[f"| {word} | {code(said, cell=True)} |" for word, said in (*found.files, *found.commands.items())],
         *([f"| report | [{markdown(found.report)}]({address(found.report)}) |"] if found.report else []),
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
-        *(["", "Rows without a result, or that a gate refuses, the first of them:", ""] if found.rows else []),
-        *[f"- {cell(said)}{f'; {code(replay)}' if replay else ''}" for said, replay in found.rows],
     ]
     return "\n".join(lines)
 
@@ -139,7 +122,6 @@ def failure(commands: Commands, error: NightjarError, report: str | None = None)
         seen=after.seen,
         facts=(*after.facts, *_beside(error)),
         commands=commands.of_error(error, state, fresh=after.fresh),
-        rows=(*_refused_rows(error), *(lost_rows(request, _ROWS) if isinstance(error, RunFailed) else ())),
         report=written(request) if report is None else report,
     )
 
@@ -191,34 +173,12 @@ def _beside(error: NightjarError) -> list[tuple[str, str]]:
     return [("warning", said) for said in warnings(gate for gate in gates if gate.verdict == "warn")]
 
 
-def _refused_rows(error: NightjarError) -> list[tuple[str, str]]:
-    """The rows that failed gates name, with the commands that score them again."""
-    gates = error.gates if isinstance(error, GateFailed) else ()
-    return [(f"{gate.name}: {said_of(offender)}", offender.replay) for gate in gates for offender in gate.where]
-
-
-def lost_rows(request: RunRequest, most: int) -> list[tuple[str, str]]:
-    """The first rows without a result, as (error and place, the command that scores it again); at most `most`."""
-    try:
-        newest = revs.newest_revision(request.storage, request.run_uri)
-        found = RunReport(request, newest).replays(most) if newest is not None else []
-    except StorageError:
-        return []  # the step itself, or the next one, reports it
-    return [(f"{each.cause}: {each.message} (row {each.row} of {each.file}{_by(each)})", each.replay) for each in found]
-
-
-def _by(row: Incident) -> str:
-    return f", model {row.model}" if row.model else ""
-
-
 # ---- a run that came to its end -----------------------------------------------------------------------------
 
 
 def finished(run: FinishedRun, commands: Commands, report: str = "", notes: Iterable[str] = ()) -> Ending:
     """Describe a finished run. report: as in `Ending`. notes: what a person should know besides."""
-    request, published = run.request, run.publication.number
-    marks = marked(**overruled(run.verdict.gates))
-    in_quarantine = run.scored.progress.counts.rows_in_quarantine
+    published, marks = run.publication.number, marked(**overruled(run.verdict.gates))
     return Ending(
         how=f"published as #{published}{marks}" if published else "not published",
         title=_title(run),
@@ -226,7 +186,6 @@ def finished(run: FinishedRun, commands: Commands, report: str = "", notes: Iter
         facts=(*_figures(run), *_remarks(run, notes)),
         files=tuple(_files(run)),
         commands=_next(run, commands),
-        rows=tuple(lost_rows(request, _ROWS)) if in_quarantine else (),
         report=report,
     )
 

@@ -162,18 +162,6 @@ class RunReport:
         rows = sum(pc.sum(self.outcomes[name]).as_py() or 0 for name in named)
         return sum(map(len, self.state.failures.values())) + rows
 
-    def replays(self, limit: int) -> list[Incident]:
-        """The first incidents of rows that have no result, each with the command that scores it again."""
-        without = (said for shard, said in self.state.failures.items() if shard not in self.state.committed)
-        attempts = map(self._incident, itertools.chain.from_iterable(without))
-        found: dict[str, Incident] = {}  # every attempt at a row has the same command
-        for incident in itertools.chain(attempts, self._quarantined(limit)):
-            if incident.replay:
-                found.setdefault(incident.replay, incident)
-            if len(found) == limit:
-                break
-        return list(found.values())
-
     def _incident(self, failed: Failed) -> Incident:
         if failed.shard in self.state.committed:
             done = "tried again, committed"
