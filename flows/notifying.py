@@ -72,11 +72,10 @@ def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> 
     ended = endings.of_error(error, "")
     if ended is None:  # another writer goes on with the night
         return ""
-    verdict = f"{ended.outcome} at {ended.where}" if ended.where else ended.outcome
     state = ended.outcome if begun else "never begun"
     commands = Commands(request).of_error(error, state)
     event: Occasion = "asks" if ended.outcome == endings.ASKS else "failed"
-    return _post(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
+    return _post(request, event, ended.words, str(error), next(iter(commands.values()), ""), begun)
 
 
 def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, begun: bool = True) -> str:

@@ -114,7 +114,7 @@ def show_summary(run: FinishedRun) -> None:
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the tables, and the page of a run that failed. ray: the cluster that was named."""
     report = reportfiles.leave(request, _warn)
-    found = failure(Commands(request, ray=ray), error, report.page if report else "")
+    found = failure(Commands(request, ray=ray), error, report)
     log_remarks(found.facts)
     due = tables(request, report) if report else {}
     if isinstance(error, GateFailed):

@@ -31,10 +31,10 @@ from nightjar.inference.errors import (
     NightjarError,
     StorageError,
     TakenBack,
-    Unanswered,
 )
-from nightjar.inference.history.run_status import before_it_begins, marked, overruled, shown_instead, warnings
-from nightjar.inference.history.run_tables import lost, mending, remarks, worded
+from nightjar.inference.history.night import RunNow, look
+from nightjar.inference.history.run_status import marked, overruled, shown_instead, warnings
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
 from nightjar.inference.ledger.progress import Progress, TokenRates
@@ -105,72 +105,44 @@ def asking_page(request: RunRequest, question: Question) -> str:
 # ---- a run that failed, or asks -----------------------------------------------------------------------------
 
 
-def failure(commands: Commands, error: NightjarError, report: str | None = None) -> Ending:
-    """Describe a failed run as it is now.
-
-    report: the URI of its report, empty if it left none; default: looked up.
-    """
+def failure(commands: Commands, error: NightjarError, found: RunNow | None = None) -> Ending:
+    """Describe a failed run as it is now. found: its report, if it left one; default: the run is looked at."""
     request = commands.request
-    after = aftermath(request)
     ended = endings.of_error(error, "")
+    how = ended.words if ended else endings.FAILED
+    # The storage may be why the run failed, which was reported.
+    seen = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
+    facts, begun, fresh = list[tuple[str, str]](), True, request.fresh
+    with suppress(StorageError):
+        found = found or look(request)
+        newest, progress = found.newest, found.newest.state.progress if found.newest else Progress()
+        if newest is None:
+            seen = "Nothing was scored and nothing new was published."
+            begun = found.line.standing.state != "unknown"
+        else:
+            seen = "What was committed is kept and nothing new was published."
+            if found.line.shown == newest.number:
+                seen = f"Readers see r{newest.number}, the newest of this run, complete."
+            # With a revision of its own it is continued without `--fresh`.
+            fresh &= newest.state.planned is None or not newest.begun_by(request.flow_run)
+        facts += [("so far", describe(progress))] if progress.shards else []
+        facts += [("warning", said) for said in found.warnings]
+        facts += worded(found.again, (*found.notes, *found.unread))
     outcome = ended.outcome if ended else endings.FAILED
-    state = "rolled back" if isinstance(error, TakenBack) else outcome if after.known else "never begun"
-    how = f"{outcome} at {ended.where}" if ended and ended.where else outcome
+    state = "rolled back" if isinstance(error, TakenBack) else outcome if begun else "never begun"
     return Ending(
         how=how,
         title=f"{request.job.name} {request.run_id}: {how}",
-        seen=after.seen,
-        facts=(*after.facts, *_beside(error)),
-        commands=commands.of_error(error, state, fresh=after.fresh),
-        report=written(request) if report is None else report,
+        seen=seen,
+        facts=tuple(facts),
+        commands=commands.of_error(error, state, fresh=fresh),
+        report=written(request),
     )
 
 
 def after_failure(request: RunRequest, error: NightjarError, ray: str | None = None) -> str:
     """The text on what to do after a run has failed. ray: the cluster that was named."""
     return as_text(failure(Commands.here(request, ray), error))
-
-
-@dataclass(frozen=True, slots=True)
-class Aftermath:
-    """The state after a run has failed, perhaps after its publication.
-
-    seen: what readers see, as a sentence. known: whether the commands that look at runs know of it. fresh: repeating it
-    needs `--fresh` again, because it has no revision of its own yet. facts: how far it came, and what mends it.
-    """
-
-    seen: str
-    known: bool
-    fresh: bool
-    facts: tuple[tuple[str, str], ...] = ()
-
-
-def aftermath(request: RunRequest) -> Aftermath:
-    """Find the state after a failure."""
-    try:
-        newest = revs.newest_revision(request.storage, request.run_uri)
-        if newest is None:
-            said = "Nothing was scored and nothing new was published."
-            return Aftermath(said, before_it_begins(request) is not None, request.fresh)
-        shown = publications.shown(request.storage, request.output, request.run_id)
-        mends = mending(newest, lost(newest))
-    except StorageError:
-        # The storage may be why the run failed, which was reported.
-        said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
-        return Aftermath(said, True, request.fresh)
-    own = newest.state.planned is not None and newest.begun_by(request.flow_run)
-    progress, said = newest.state.progress, "What was committed is kept and nothing new was published."
-    if shown is not None and shown.revision == newest.number:
-        said = f"Readers see r{newest.number}, the newest of this run, complete."
-    so_far = [("so far", describe(progress))] if progress.shards else []
-    facts = (*so_far, *remarks(newest), *(("mend", each) for each in mends))
-    return Aftermath(said, True, request.fresh and not own, facts)
-
-
-def _beside(error: NightjarError) -> list[tuple[str, str]]:
-    """What a person who is asked should know besides: the gates that did not pass either, and only warn."""
-    gates = error.gates if isinstance(error, Unanswered) else ()
-    return [("warning", said) for said in warnings(gate for gate in gates if gate.verdict == "warn")]
 
 
 # ---- a run that came to its end -----------------------------------------------------------------------------

@@ -250,15 +250,6 @@ class RunReport:
             return file.read(columns=["_file", "_row", *several, "error", "message", "replay"], use_threads=False)
 
 
-def remarks(newest: revs.Revision) -> list[tuple[str, str]]:
-    """What a person should know about how an unpublished run was scored, each sentence with its word."""
-    if newest.sealed:
-        return []
-    about = newest.state.about
-    progress = newest.state.progress
-    return worded(about.again, about.notes(progress.counts.batches_cut, progress.ceilings))
-
-
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:
     """Each sentence with its word: `again` for why shards are scored again, `note` for all others."""
     return [*(("again", why) for why in again), *(("note", note) for note in notes)]
