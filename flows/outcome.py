@@ -42,6 +42,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.records import as_line
 from nightjar.inference.run import approving, waiting
 from nightjar.inference.run.request import RunRequest
 
@@ -211,13 +212,10 @@ def answer(
     for each in filter(None, notes):
         warn(each)
     return DecisionMade(
+        **as_line(given),
         job=request.job.name,
         run_id=request.run_id,
         revision=done.question.published.revision,
-        approved=given.approved,
-        by=given.by,
-        note=given.note,
-        at=given.at,
         publication=shown.number if shown else 0,
         tables_behind=shown.tables_behind if shown else (),
         unresumed=unresumed,

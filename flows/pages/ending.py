@@ -25,7 +25,7 @@ from nightjar.flows.pages.wording import (
     unfinished,
     where_time_went,
 )
-from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
+from nightjar.flows.reports import EngineFigures, RunResult
 from nightjar.inference.errors import (
     JobError,
     NightjarError,
@@ -37,13 +37,12 @@ from nightjar.inference.history.run_status import marked, overruled, shown_inste
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
-from nightjar.inference.ledger.progress import Progress, TokenRates
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
-from nightjar.inference.records import as_line
+from nightjar.inference.predictors.language.languagemodel import prices_of
 from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Verdict
@@ -277,7 +276,7 @@ def _next(run: FinishedRun, commands: Commands) -> dict[str, str]:
 def run_result(launched: Launched) -> RunResult:
     """The record of a finished run; times in seconds."""
     run = launched.run
-    scored, progress = run.scored, run.scored.progress
+    scored, progress, prices = run.scored, run.scored.progress, prices_of(run.request.job)
     return RunResult(
         job=run.request.job.name,
         run_id=run.request.run_id,
@@ -308,17 +307,8 @@ def run_result(launched: Launched) -> RunResult:
             resident_mb=progress.resident_mb,
             proportional_mb=progress.proportional_mb,
         ),
-        usage=_usage(progress, prices_of(run.request.job)),
+        usage=progress.usage,
+        token_rates=progress.token_rates,
+        token_cost=round(prices.cost(progress.usage), 6) if prices else None,
         cost=workers_cost(run.request.job, run.account, progress.scored_rows),
-    )
-
-
-def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
-    used = progress.usage
-    return UsageFigures(
-        **as_line(used),
-        cached_share=round(used.found_in_cache, 4),
-        rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
-        cost=round(prices.cost(used), 6) if prices else None,
-        currency=prices.currency if prices else "",
     )
