@@ -102,8 +102,6 @@ def backfill(
     nights = backfilling.nights(job, first, last, ray, engine, told, verbose)
     if as_json:
         emit(nights, one_line=True)
-    else:
-        out.print(tables.nights(nights))
     if said := tables.missing(nights):
         say(said)
         sys.exit(1)
