@@ -81,7 +81,6 @@ def failed(request: RunRequest, error: NightjarError, ray: str | None, *, notify
     keep_reason(request, error)
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
-        notifying.failed_event(request, error)
         if notify:
             _warn(notifying.failed(request, error))
     if isinstance(error, Unanswered):
