@@ -36,7 +36,6 @@ from nightjar.flows.waiting import slot, wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.garbage import seldom_collected
-from nightjar.inference.history.run_tables import worded
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
@@ -191,7 +190,6 @@ def _further_steps(request: RunRequest, run: Callable[..., Any], found: Discover
         raise unanswered(verdict)
     with watch.during("publish"):
         publication: Publication = run(publish_task, request, scored, verdict)
-    artifacts.log_remarks(worded(scored.again, scored.warnings))
     get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     account = account_of(watch.claim(), scored, verdict, publication)
     _keep_account(request, scored, account)
