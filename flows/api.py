@@ -101,13 +101,11 @@ def backfill(
         ClusterError: The Ray cluster cannot be reached, or cannot do what the job asks.
         TablesBehind: nights are published that a table of the job does not show.
     """
-    from rich.console import Console
-
     from nightjar.flows.backfilling import check_night_tables, nights
     from nightjar.flows.prefect_api.server import as_found
 
     with as_found():
-        found = nights(job, str(first), str(last), ray, engine, Console(quiet=True), verbose=False, quiet=True)
+        found = nights(job, str(first), str(last), ray, engine, lambda _: None)
     check_night_tables(job, found)
     return found
 
@@ -246,12 +244,10 @@ def _listed(given: str | Sequence[str]) -> tuple[str, ...]:
 
 def _silently(job: str | Path, ray: str | None, **given: Any) -> Launched:
     """`launched`, without a word on the terminal. given: as `make_request` takes it."""
-    from rich.console import Console
-
     from nightjar.flows.prefect_api.server import as_found
 
     with as_found():
-        return launched(request_to_begin(job, **given), ray, Console(quiet=True), verbose=False, quiet=True)
+        return launched(request_to_begin(job, **given), ray)
 
 
 def _date(given: Date | None) -> str | None:

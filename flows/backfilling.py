@@ -6,11 +6,11 @@ Each night is a run of `nightly`. All report to the same API and use the same cl
 from __future__ import annotations
 
 import datetime as dt
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from prefect.client.schemas.objects import State
-from rich.console import Console
 
 from nightjar.flows.cluster import check_reports
 from nightjar.flows.flow_call import API_AWAY, Call, handing
@@ -51,12 +51,10 @@ def nights(
     last: str,
     ray: str | None,
     engine: str,
-    console: Console,
-    *,
-    verbose: bool,
-    quiet: bool,
+    tell: Callable[[Night], object],
+    verbose: bool = False,
 ) -> tuple[Night, ...]:
-    """Run the nights of a backfill, and print each when it ends, unless `quiet`. No error of a night ends the others.
+    """Run the nights of a backfill. No error of a night ends the others. tell: called with each when it ends.
 
     Raises:
         NightjarError: Job, model or dates are wrong, or the API or the cluster of all nights cannot be used.
@@ -84,9 +82,7 @@ def nights(
             for date in dates:
                 night = _night(start, ray, date.isoformat())
                 found.append(night)
-                if not quiet:
-                    said = f"{night.date}: {night.state}: {night.said}"
-                    console.print(said, highlight=False, markup=False, soft_wrap=True)
+                tell(night)
     return tuple(found)
 
 

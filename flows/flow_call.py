@@ -154,16 +154,6 @@ def run_name() -> str:
     given = flow_run.parameters  # Prefect has no other way to give them to this function
     try:
         request = current_call().request or request_of(**given)
-    except JobError:
-        return f"{job_name(given['job'])}: the job is wrong"
     except NightjarError:
-        return f"{job_name(given['job'])}: could not begin"
+        return f"{deployment.name or Path(given['job']).stem}: could not begin"
     return f"{request.job.name} {request.run_id}"
-
-
-def job_name(job: str) -> str:
-    """The job's name as far as it can be known: that of its file, of its deployment, or the file's own."""
-    try:
-        return request_of(job).job.name
-    except NightjarError:
-        return str(deployment.name or Path(job).stem)

@@ -43,25 +43,49 @@ def cluster_of(request: RunRequest, address: str | None, verbose: bool, *, neede
 
 
 def launch(
-    request: RunRequest,
-    address: str | None,
-    console: Console,
-    *,
-    since: float,
-    waits: bool,
-    verbose: bool,
-    quiet: bool,
+    request: RunRequest, address: str | None, console: Console | None, *, since: float, waits: bool, verbose: bool
 ) -> Launched:
     """Run the flow for `request` on the cluster at `address`, or on one of its own.
 
-    since: when the command began, by the monotonic clock. waits: whether its input is still to come.
+    console: where the run is shown; None for nowhere. since: when the command began, by the monotonic clock. waits:
+    whether its input is still to come.
 
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
-    call, stopped = Call(request, since), None
+    call = Call(request, since)
     try:
-        return _launched(call, request, address, console, waits=waits, verbose=verbose, quiet=quiet)
+        check_reports(address, api_url())
+        # A run that waits for its input needs the cluster only when the input is there; one that was published before
+        # needs it only if something is left to score.
+        published = was_published(request)
+        # Prefect's server starts in its own process while Ray starts in this one.
+        api = start_api()
+        with (
+            reporting_to(api, verbose),
+            following(request, console) as flow_begins,
+            cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
+        ):
+            if not on_ray:
+                flow_begins("starting Prefect")
+            if request.engine == LOCAL and not published:
+                predictors.warm(request.job)
+            api.wait()
+            if on_ray:
+                flow_begins("")
+            call.show = flow_begins
+            with keeping_ending(call), handing(call):
+                nightly(
+                    job=request.job_path,
+                    date=dt.date.fromisoformat(request.date),
+                    run_id=request.run_id,
+                    limit=request.limit,
+                    fresh=request.fresh,
+                    publish=request.publish,
+                    ray=address,
+                    engine=request.engine,
+                )
+        return Launched(call.finished(), api.url, api.own, call.unreported, address)
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
     except NightjarError as error:
@@ -73,47 +97,3 @@ def launch(
     # Raised here, so that the interrupted servers and cluster are released before the process ends.
     stopped.add_note(after_failure(replace(request, flow_run=call.flow_run), stopped, address))
     raise stopped
-
-
-def _launched(
-    call: Call,
-    request: RunRequest,
-    address: str | None,
-    console: Console,
-    *,
-    waits: bool,
-    verbose: bool,
-    quiet: bool,
-) -> Launched:
-    """Start what the run needs, and call the flow."""
-    check_reports(address, api_url())
-    # A run that waits for its input needs the cluster only when the input is there; one that was published before needs
-    # it only if something is left to score.
-    published = was_published(request)
-    # Prefect's server starts in its own process while Ray starts in this one.
-    api = start_api()
-    with (
-        reporting_to(api, verbose),
-        following(request, console, quiet=quiet) as flow_begins,
-        cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
-    ):
-        if not on_ray:
-            flow_begins("starting Prefect")
-        if request.engine == LOCAL and not published:
-            predictors.warm(request.job)
-        api.wait()
-        if on_ray:
-            flow_begins("")
-        call.show = flow_begins
-        with keeping_ending(call), handing(call):
-            nightly(
-                job=request.job_path,
-                date=dt.date.fromisoformat(request.date),
-                run_id=request.run_id,
-                limit=request.limit,
-                fresh=request.fresh,
-                publish=request.publish,
-                ray=address,
-                engine=request.engine,
-            )
-    return Launched(call.finished(), api.url, api.own, call.unreported, address)

@@ -24,9 +24,9 @@ from prefect.runtime import deployment, flow_run, task_run
 from prefect.states import Failed
 from pydantic import Field
 
-from nightjar.flows import notifying, outcome
+from nightjar.flows import outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
-from nightjar.flows.flow_call import Call, current_call, job_name, request_of, run_name
+from nightjar.flows.flow_call import Call, current_call, request_of, run_name
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api.api import worker_env
@@ -36,7 +36,6 @@ from nightjar.flows.waiting import slot, wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.garbage import seldom_collected
-from nightjar.inference.history.run_tables import worded
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
@@ -120,10 +119,10 @@ def nightly(
         engine: Where shards are scored: on Ray, or in one process on the run's own machine, for small nights.
     """
     make = partial(request_of, job, date, limit, fresh, publish, run_id, engine=engine)
-    return _run(make, job, ray, current_call())
+    return _run(make, ray, current_call())
 
 
-def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) -> State[Any]:
+def _run(make: Callable[[], RunRequest], ray: str | None, call: Call) -> State[Any]:
     """make: makes the request for which the flow's parameters stand."""
     expect_failures()
     request: RunRequest | None = None
@@ -145,11 +144,7 @@ def _run(make: Callable[[], RunRequest], job: str, ray: str | None, call: Call) 
     except Exception as raised:
         error = raised if isinstance(raised, NightjarError) else RunFailed(f"{type(raised).__name__}: {raised}")
         call.end(error)
-        if request is not None:
-            ended = outcome.failed(request, error, ray)
-        else:
-            notifying.refused_event(job_name(job), job, error)
-            ended = Failed(message=str(error), data=error)
+        ended = outcome.failed(request, error, ray) if request is not None else Failed(message=str(error), data=error)
         if not isinstance(raised, _FORESEEN):
             raise  # with its traceback, for whoever mends the code
         return ended
@@ -195,7 +190,6 @@ def _further_steps(request: RunRequest, run: Callable[..., Any], found: Discover
         raise unanswered(verdict)
     with watch.during("publish"):
         publication: Publication = run(publish_task, request, scored, verdict)
-    artifacts.log_remarks(worded(scored.again, scored.warnings))
     get_run_logger().info("publication %s; manifest %s", publication.number or "left out", publication.manifest)
     account = account_of(watch.claim(), scored, verdict, publication)
     _keep_account(request, scored, account)

@@ -1,11 +1,12 @@
-"""Tells others how a night began and ended: the job's webhook (`notify`), and Prefect's automations by events.
+"""Tells others how a night ended: the job's webhook (`notify`); and automations, by an event of a published night.
 
 A message to the webhook that is refused for a moment is sent again. All tries end within `PATIENCE_S`, and a failure is
 a warning: it never fails a night. The address is a secret, and is in no message, log or error. Apprise does not serve:
 it posts a body of its own in place of these fields, does not try again, and does not say why a message was refused.
 
-An event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags. If the API is away,
-events are lost, but never a run. Prefect is imported when an event is emitted, because that takes seconds.
+The event is about `nightjar.job.<name>`; Prefect adds the flow run, its deployment and its tags. If the API is away,
+the event is lost, but never a run. Prefect is imported when it is emitted, because that takes seconds. That a run
+failed or asks, Prefect's own events of the flow run say.
 """
 
 from __future__ import annotations
@@ -23,12 +24,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.inference.errors import NightjarError, RunFailed, StorageError, Unanswered
+from nightjar.inference.errors import NightjarError, StorageError
 from nightjar.inference.history.run_status import warnings
-from nightjar.inference.history.run_tables import lost
 from nightjar.inference.ledger import endings
 from nightjar.inference.messages import clip, hide
-from nightjar.inference.output.revisions import newest_revision, revision_uri
+from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.run.request import RunRequest, date_named, is_run_id, make_request
 from nightjar.inference.run.waiting import keep_failure
 from nightjar.inference.storage.lake import LakeStorage
@@ -72,11 +72,10 @@ def failed(request: RunRequest, error: NightjarError, *, begun: bool = True) -> 
     ended = endings.of_error(error, "")
     if ended is None:  # another writer goes on with the night
         return ""
-    verdict = f"{ended.outcome} at {ended.where}" if ended.where else ended.outcome
     state = ended.outcome if begun else "never begun"
     commands = Commands(request).of_error(error, state)
     event: Occasion = "asks" if ended.outcome == endings.ASKS else "failed"
-    return _post(request, event, verdict, str(error), next(iter(commands.values()), ""), begun)
+    return _post(request, event, ended.words, str(error), next(iter(commands.values()), ""), begun)
 
 
 def _post(request: RunRequest, event: Occasion, verdict: str, cause: str, command: str, begun: bool = True) -> str:
@@ -159,72 +158,27 @@ def _without_address(record: logging.LogRecord) -> bool:
     return True
 
 
-PUBLISHED = "nightjar.run.published"
-FAILED = "nightjar.run.failed"
-ASKS = "nightjar.run.asks"
-TABLES_BEHIND = "nightjar.tables.behind"
-
-
 def published_event(finished: FinishedRun) -> None:
-    """A night is there to be read. A run that had nothing to do, or was not to publish, is no news.
-
-    That tables of the job do not show it is an event of its own, after the other.
-    """
-    publication, request, progress = finished.publication, finished.request, finished.scored.progress
-    if publication.number and not finished.scored.finished:
-        _emit(
-            PUBLISHED,
-            request,
-            publication=publication.number,
-            revision=publication.revision,
-            rows_in=progress.counts.rows_in,
-            rows_out=progress.counts.rows_out,
-            rows_quarantined=progress.counts.rows_quarantined,
-            rows_partial=progress.counts.rows_partial,
-            shards=progress.shards,
-            data=f"{revision_uri(request.run_uri, publication.revision)}/data",
-            manifest=f"{request.output}/{publication.manifest}",
-        )
-    if publication.tables_behind:
-        _emit(TABLES_BEHIND, request, publication=publication.number, message="; ".join(publication.tables_behind))
-
-
-def failed_event(request: RunRequest, error: NightjarError) -> None:
-    """Send the event of a run that ended without a publication, or that a person must approve first."""
-    if isinstance(error, Unanswered):
-        _emit(ASKS, request, message=str(error))
-        return
-    shards = _lost(request) if isinstance(error, RunFailed) else 0
-    _emit(FAILED, request, error=type(error).__name__, message=str(error), shards_failed=shards)
-
-
-def refused_event(name: str, job: str, error: NightjarError) -> None:
-    """Send the event of a run that could not begin, because the job is wrong. name: of the job. job: the file's
-    path.
-    """
-    _send(FAILED, name, {}, job=job, error=type(error).__name__, message=str(error))
-
-
-def _lost(request: RunRequest) -> int:
-    """The number of failed shards without a result."""
-    try:
-        newest = newest_revision(request.storage, request.run_uri)
-        return len(lost(newest)) if newest is not None else 0
-    except StorageError:
-        return 0  # The run failed because the storage is away, and the event says so.
-
-
-def _emit(event: str, request: RunRequest, **payload: Any) -> None:
-    run = {"run_id": request.run_id, "date": request.date}
-    about = {"nightjar.run": request.run_id, "nightjar.date": request.date}
-    _send(event, request.job.name, about, job=request.job_path, **run, **payload)
-
-
-def _send(event: str, name: str, about: dict[str, str], **payload: Any) -> None:
+    """A night is there to be read. A run that had nothing to do, or was not to publish, is no news."""
     from prefect.events import emit_event
 
-    resource = {"prefect.resource.id": f"nightjar.job.{name}", "prefect.resource.name": name, **about}
-    emit_event(event, resource=resource, payload=payload)
+    publication, request, progress = finished.publication, finished.request, finished.scored.progress
+    if not publication.number or finished.scored.finished:
+        return
+    job = {"prefect.resource.id": f"nightjar.job.{request.job.name}", "prefect.resource.name": request.job.name}
+    payload = {
+        "job": request.job_path,
+        "run_id": request.run_id,
+        "date": request.date,
+        "publication": publication.number,
+        "revision": publication.revision,
+        **progress.counts.by_name,
+        "shards": progress.shards,
+        "data": f"{revision_uri(request.run_uri, publication.revision)}/data",
+        "manifest": f"{request.output}/{publication.manifest}",
+    }
+    about = {"nightjar.run": request.run_id, "nightjar.date": request.date}
+    emit_event("nightjar.run.published", resource={**job, **about}, payload=payload)
 
 
 def could_not_begin(request: RunRequest, error: NightjarError, step: str) -> None:

@@ -42,6 +42,7 @@ from nightjar.inference.errors import (
 )
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output.revisions import newest_revision
+from nightjar.inference.records import as_line
 from nightjar.inference.run import approving, waiting
 from nightjar.inference.run.request import RunRequest
 
@@ -80,7 +81,6 @@ def failed(request: RunRequest, error: NightjarError, ray: str | None, *, notify
     keep_reason(request, error)
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
-        notifying.failed_event(request, error)
         if notify:
             _warn(notifying.failed(request, error))
     if isinstance(error, Unanswered):
@@ -211,13 +211,10 @@ def answer(
     for each in filter(None, notes):
         warn(each)
     return DecisionMade(
+        **as_line(given),
         job=request.job.name,
         run_id=request.run_id,
         revision=done.question.published.revision,
-        approved=given.approved,
-        by=given.by,
-        note=given.note,
-        at=given.at,
         publication=shown.number if shown else 0,
         tables_behind=shown.tables_behind if shown else (),
         unresumed=unresumed,

@@ -17,8 +17,7 @@ from nightjar.inference.ledger.progress import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.targets import TableShown, late_tables
-from nightjar.inference.output.visibility import PublicationListed
-from nightjar.inference.records import Counts, Usage
+from nightjar.inference.records import Counts, Failed, Usage
 from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Sample, Scored, Verdict
@@ -102,20 +101,6 @@ class EngineFigures:
     rows_per_s: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class UsageFigures(Usage):
-    """What language models took in a run, by whichever command; zeros for other models.
-
-    requests … answering_ms: as in the manifest. cached_share: of the prompts' tokens those that the model had computed
-    before. rates: of this command. cost: by `model.cost`, in `currency`; null if the job has no such prices.
-    """
-
-    cached_share: float
-    rates: TokenRates
-    cost: float | None = None
-    currency: str = ""
-
-
 @dataclass(frozen=True, slots=True)
 class RunResult(Counts):
     """A finished run.
@@ -124,7 +109,9 @@ class RunResult(Counts):
     those that were committed before. again: what made shards old that had a result. notes: what a person should know of
     how it was scored. warnings: what those gates say that did not pass and only warn. unreported: why Prefect's API
     does not know how the run ended. metrics: what the audit computed of outputs and labels. manifest: its URI.
-    tables_behind: why tables of the job do not show what is published, a sentence each.
+    tables_behind: why tables of the job do not show what is published, a sentence each. usage: what language models
+    took in the run, by whichever command; token_rates: of this command; token_cost: by `model.cost`, null if the job
+    has no such prices.
     """
 
     job: str
@@ -147,39 +134,25 @@ class RunResult(Counts):
     manifest: str
     account: Account | None
     engine: EngineFigures
-    usage: UsageFigures
+    usage: Usage
+    token_rates: TokenRates
+    token_cost: float | None
     cost: WorkersCost | None
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionMade:
-    """What `nightjar approve` and `nightjar reject` did. at: UTC. publication: its number; 0 after a no.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DecisionMade(Decision):
+    """What `nightjar approve` and `nightjar reject` did. publication: its number; 0 after a no.
 
-    note: the person's. unresumed: why Prefect's run, which waits, could not be told.
+    unresumed: why Prefect's run, which waits, could not be told.
     """
 
     job: str
     run_id: str
     revision: int
-    approved: bool
-    by: str
-    note: str
-    at: str
     publication: int
     tables_behind: tuple[str, ...] = ()
     unresumed: str = ""
-
-    @property
-    def words(self) -> str:
-        """Who said what, for people."""
-        return Decision("", self.approved, self.by, self.note, self.at).words
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RolledBack(PublicationListed):
-    """The publication after a rollback. With dry_run it is the earlier one that would be shown again."""
-
-    dry_run: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -210,16 +183,6 @@ class LogLine:
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class FailedShard:
-    """A shard without a result: how often it was tried, and the cause (a word) and message of the last attempt."""
-
-    shard: str
-    attempts: int
-    cause: str
-    message: str
-
-
 @dataclass(frozen=True, kw_only=True)
 class RunListed(RunFigures):
     """A run in a list: how it stands, why, and what to do about it.
@@ -248,8 +211,8 @@ class RunStatus(RunListed):
     runs that readers see. tables: the job's output.tables; one whose publication is lower does not show yet what
     readers of the files see. summary: its progress in a sentence. again: what makes shards old that had a result.
     notes: what a person should know about how it was scored. warnings: what the gates say that did not pass and only
-    warn. failed_shards: the number of all; failures: the first of them. evaluation: the newest one by labels that came
-    later, of the revision that readers see, or else of this one.
+    warn. failed_shards: the number of shards without a result; failures: the last attempts at the first of them.
+    evaluation: the newest one by labels that came later, of the revision that readers see, or else of this one.
     """
 
     job: str
@@ -264,7 +227,7 @@ class RunStatus(RunListed):
     notes: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     failed_shards: int = 0
-    failures: tuple[FailedShard, ...] = ()
+    failures: tuple[Failed, ...] = ()
     evaluation: LateEvaluation | None = None
 
     @property

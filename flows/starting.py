@@ -21,8 +21,8 @@ _PATIENCE_S = 10.0
 """The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
 
 
-def launched(request: RunRequest, ray: str | None, console: Console, *, verbose: bool, quiet: bool) -> Launched:
-    """Check the request, then launch the run.
+def launched(request: RunRequest, ray: str | None, console: Console | None = None, verbose: bool = False) -> Launched:
+    """Check the request, then launch the run. console: where the run is shown; None for nowhere.
 
     Raises:
         NightjarError: As in `run`; that of a failed run has a note on what to do next.
@@ -32,7 +32,7 @@ def launched(request: RunRequest, ray: str | None, console: Console, *, verbose:
         waits = look_first(request, ray)
     from nightjar.flows.launch import launch
 
-    return launch(request, ray, console, since=began, waits=waits, verbose=verbose, quiet=quiet)
+    return launch(request, ray, console, since=began, waits=waits, verbose=verbose)
 
 
 def look_first(request: RunRequest, ray: str | None) -> bool:

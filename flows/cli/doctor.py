@@ -5,7 +5,7 @@ from __future__ import annotations
 import platform
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, distribution, requires, version
@@ -16,12 +16,9 @@ from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
-from nightjar.flows.prefect_api.api import ask_api, check_limit, without_user
+from nightjar.flows.prefect_api.api import ask_api, without_user
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.adapter import frameworks
-from nightjar.inference.run.refusals import check_request
-from nightjar.inference.run.request import make_request
-from nightjar.inference.run.resume import probe_output
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "boto3")
 
@@ -39,15 +36,13 @@ class Finding:
     remedy: str = ""
 
 
-def diagnose(job: str | None, ray: str | None) -> Iterator[Finding]:
-    """Check everything; with a job also its storage and model. All checks run, whatever one finds."""
+def diagnose(ray: str | None) -> Iterator[Finding]:
+    """Check everything. All checks run, whatever one finds."""
     yield _versions()
     yield _prefect()
     yield _cluster(ray)
     yield _memory()
     yield Finding("GPUs", True, "; ".join(filter(None, (framework.devices() for framework in frameworks()))))
-    if job is not None:
-        yield from _job(job)
 
 
 def _versions() -> Finding:
@@ -105,32 +100,3 @@ def _memory() -> Finding:
                 "memory", False, found, "give the container more: docker run --shm-size, or shm_size in compose"
             )
     return Finding("memory", disk.free > 2**30, found, "" if disk.free > 2**30 else "free some space in /tmp")
-
-
-def _job(path: str) -> Iterator[Finding]:
-    try:
-        request = make_request(path)
-    except NightjarError as error:
-        yield _wrong("job", error)
-        return
-
-    def output() -> str:
-        probe_output(request)
-        return f"{request.output}: accepts conditional writes"
-
-    yield Finding("job", True, f"{request.job.name}, logical date {request.date}")
-    yield _tried("input", lambda: f"{request.job.input.shown}: {len(check_request(request))} columns")
-    yield _tried("output", output)
-    if (limit := request.job.resources.concurrency_limit) is not None:
-        yield _tried("limit", lambda: check_limit(limit) or f"{limit}: Prefect has it")
-
-
-def _tried(what: str, look: Callable[[], str]) -> Finding:
-    try:
-        return Finding(what, True, look())
-    except NightjarError as error:
-        return _wrong(what, error)
-
-
-def _wrong(what: str, error: NightjarError) -> Finding:
-    return Finding(what, False, str(error), "change what the message names, then `nightjar check`")

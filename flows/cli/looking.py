@@ -7,7 +7,7 @@ import tempfile
 import webbrowser
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
@@ -29,10 +29,6 @@ from nightjar.flows.cli.options import (
     tell,
 )
 from nightjar.inference.errors import JobError
-
-if TYPE_CHECKING:
-    from nightjar.flows.reports import LogLine
-    from nightjar.inference.logs.printed import Line
 
 
 def status(
@@ -191,6 +187,7 @@ def logs(
     kept.
     """
     from nightjar.flows.pages.advice import Commands, no_run
+    from nightjar.flows.reports import LogLine
     from nightjar.inference.logs import printed
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
@@ -203,27 +200,16 @@ def logs(
     for line in printed.all_lines(request.storage, newest.uri):
         if line.shard.startswith(shard or ""):
             shown += 1
-            emit_line(_record(line)) if as_json else tell(_text(line))
+            at = dt.datetime.fromtimestamp(line.at, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+            said = LogLine(at, line.worker, line.shard, line.attempt, line.stream, line.text)
+            text = f"{at} {line.worker} {line.shard or '-'} {line.stream:<4} {line.text}"
+            emit_line(said) if as_json else tell(text)
     plan = newest.plan() if shard and not shown else None
     if shard and plan is not None and not any(each.startswith(shard) for each in plan.ids()):
         raise JobError(f"--shard {shard}: no shard of this run begins so; `{Commands.here(request).show}` lists them")
     if not shown and not as_json:
         where = f"while shard {shard} was scored" if shard else "by its workers"
         tell(f"{request.job.name} {request.run_id} r{newest.number}: nothing was printed {where}.")
-
-
-def _when(line: Line) -> str:
-    return dt.datetime.fromtimestamp(line.at, dt.UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _record(line: Line) -> LogLine:
-    from nightjar.flows.reports import LogLine
-
-    return LogLine(_when(line), line.worker, line.shard, line.attempt, line.stream, line.text)
-
-
-def _text(line: Line) -> str:
-    return f"{_when(line)} {line.worker} {line.shard or '-'} {line.stream:<4} {line.text}"
 
 
 OpenOption = Annotated[bool, typer.Option("--open", help="Open it in the browser.")]

@@ -19,8 +19,8 @@ from nightjar.flows.cli import looking, publishing, running, scheduling, trying
 from nightjar.flows.cli.options import (
     EXIT_INTERRUPTED,
     EXIT_USAGE,
-    Command,
     emit_problem,
+    emitted,
     err,
     say,
 )
@@ -80,11 +80,12 @@ for command in (
     scheduling.backfill,
     trying.doctor,
 ):
-    app.command(cls=Command)(command)
+    app.command()(command)
 
 
 def main() -> None:
     """Entry point."""
+    emitted.clear()
     atexit.register(gc.freeze)  # what was imported need not be looked through at the end, which takes a second
     _spell_out_the_unprintable()
     signal.signal(signal.SIGTERM, _interrupt)
@@ -96,6 +97,7 @@ def main() -> None:
             raise KeyboardInterrupt  # typer has turned an interruption into an exit code
         sys.exit(code)
     except NightjarError as error:
+        emit_problem(error.exit_code, type(error).__name__, str(error))
         if "--verbose" in sys.argv and error.traceback:
             err.print(error.traceback, highlight=False, markup=False, soft_wrap=True)
         say(str(error))
@@ -105,6 +107,7 @@ def main() -> None:
             _leave(error.exit_code)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
+        emit_problem(EXIT_INTERRUPTED, Interrupted.__name__, "interrupted; what was committed is kept")
         say("interrupted")
         _leave(EXIT_INTERRUPTED)
     except typer.Abort:
@@ -112,7 +115,7 @@ def main() -> None:
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise
-        _misused(error, "--json" in sys.argv)
+        _misused(error)
         sys.exit(EXIT_USAGE)
 
 
@@ -139,11 +142,10 @@ def _interrupt(*_: object) -> None:
     raise Terminated
 
 
-def _misused(error: Any, as_json: bool) -> None:
+def _misused(error: Any) -> None:
     """Report an unknown command or option, which the parser of the command line found."""
     message = error.format_message().rstrip(".")
-    if as_json:
-        emit_problem("failed", "UsageError", message)
+    emit_problem(EXIT_USAGE, "UsageError", message)
     say(message)
     context = getattr(error, "ctx", None)
     if context is not None:

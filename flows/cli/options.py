@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from typer.core import TyperCommand
 
 from nightjar.flows.pages.escaping import visible
 from nightjar.inference.errors import JobError, NightjarError
@@ -131,31 +130,11 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
         note_aside(note)
 
 
-_emitted: list[bool] = []
+emitted: list[bool] = []
 """Not empty once the command has printed its result as JSON."""
 
 _STATES = {EXIT_HELD: "held", EXIT_ASKS: "asks", EXIT_INTERRUPTED: "interrupted"}
 """Exit code → the state of a command that did not do what it should; else it failed."""
-
-
-class Command(TyperCommand):
-    """A command that with `--json` prints an error to standard output, too, as one JSON object in place of a result."""
-
-    def invoke(self, ctx: Any) -> Any:
-        _emitted.clear()
-        try:
-            return super().invoke(ctx)
-        except NightjarError as error:
-            _emit_error(ctx, _STATES.get(error.exit_code, "failed"), type(error).__name__, str(error))
-            raise
-        except KeyboardInterrupt:
-            _emit_error(ctx, "interrupted", "Interrupted", "interrupted; what was committed is kept")
-            raise
-
-
-def _emit_error(ctx: Any, state: str, error: str, message: str) -> None:
-    if ctx.params.get("as_json") and not _emitted:
-        emit_problem(state, error, message)
 
 
 def emit(report: Any, *, one_line: bool = False) -> None:
@@ -163,7 +142,7 @@ def emit(report: Any, *, one_line: bool = False) -> None:
 
     one_line: print one line, for output of which the last line is read.
     """
-    _emitted.append(True)
+    emitted.append(True)
     data = [to_json(each) for each in report] if isinstance(report, list | tuple) else to_json(report)
     print(json.dumps(data), flush=True) if one_line else out.print_json(data=data)
 
@@ -173,11 +152,12 @@ def emit_line(record: Any) -> None:
     print(json.dumps(to_json(record)), flush=True)
 
 
-def emit_problem(state: str, error: str, message: str) -> None:
-    """Print the reason why a command failed, as JSON on one line."""
+def emit_problem(exit_code: int, error: str, message: str) -> None:
+    """With --json, print why the command failed to standard output, too, on one line, in place of a result."""
     from nightjar.flows.reports import Problem
 
-    emit_line(Problem(state, error, message))
+    if "--json" in sys.argv and not emitted:
+        emit_line(Problem(_STATES.get(exit_code, "failed"), error, message))
 
 
 def aside(wanted: bool) -> AbstractContextManager[object]:

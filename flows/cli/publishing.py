@@ -63,10 +63,7 @@ def rollback(
         then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
     found = visibility.listed(now, then)
     if as_json:
-        from nightjar.flows.reports import RolledBack
-        from nightjar.inference.records import as_line
-
-        emit(RolledBack(**as_line(found), dry_run=dry_run))
+        emit(found)
     elif dry_run:
         tell(f"publication {then.number} would be shown again. {told(found, would=True)}")
     else:

@@ -113,7 +113,7 @@ def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -
     from nightjar.flows.starting import launched
 
     with aside(as_json):
-        done = launched(request, ray, out, verbose=verbose, quiet=as_json)
+        done = launched(request, ray, None if as_json else out, verbose)
     from nightjar.flows.pages import ending
     from nightjar.flows.pages.advice import check_tables
 

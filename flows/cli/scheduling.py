@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -18,6 +18,9 @@ from nightjar.flows.cli.options import (
     out,
     tell,
 )
+
+if TYPE_CHECKING:
+    from nightjar.flows.reports import Night
 
 
 def deploy(
@@ -92,11 +95,13 @@ def backfill(
     from nightjar.flows.cli import tables
     from nightjar.flows.cli.options import say
 
-    nights = backfilling.nights(job, first, last, ray, engine, out, verbose=verbose, quiet=as_json)
+    def told(night: Night) -> None:
+        if not as_json:
+            tell(f"{night.date}: {night.state}: {night.said}")
+
+    nights = backfilling.nights(job, first, last, ray, engine, told, verbose)
     if as_json:
         emit(nights, one_line=True)
-    else:
-        out.print(tables.nights(nights))
     if said := tables.missing(nights):
         say(said)
         sys.exit(1)

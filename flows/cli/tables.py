@@ -1,4 +1,4 @@
-"""Tables and lists for the terminal: runs, shards, incidents, values of a row, nights, and what `diff` compares."""
+"""Tables and lists for the terminal: runs, shards, incidents, values of a row, and what `diff` compares."""
 
 from __future__ import annotations
 
@@ -136,14 +136,8 @@ def _values(kind: str, values: Values) -> list[str]:
     return [f"  {kind:<6} {line(name):<{min(wide, _NAME_CHARS)}}  {line(value)}" for name, value in values]
 
 
-def nights(found: Iterable[Night]) -> Table:
-    """The table of a backfill's nights."""
-    rows = [(night.date, night.state, night.rows, night.said) for night in found]
-    return table_of("", ["night", "state", "rows", "what happened"], rows, no_wrap=("night", "state"))
-
-
 def missing(found: Sequence[Night]) -> str:
-    """How many nights readers do not see, by their state; empty if there are none. The table says what helps."""
+    """How many nights readers do not see, by their state; empty if there are none. The line of each says what helps."""
     bad = [night.state for night in found if not night.ok]
     states = ", ".join(f"{bad.count(state)} {state}" for state in dict.fromkeys(bad))
     return f"{len(bad)} of {counted(len(found), 'night')} not published: {states}" if bad else ""

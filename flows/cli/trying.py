@@ -108,20 +108,14 @@ def replay(
         sys.exit(1)
 
 
-def doctor(
-    job: Annotated[
-        str | None, typer.Argument(metavar="[JOB]", help="A job file, to check its storage and model, too.")
-    ] = None,
-    ray: RayOption = None,
-    as_json: JsonOption = False,
-) -> None:
-    """Check versions, servers, GPUs and storage.
+def doctor(ray: RayOption = None, as_json: JsonOption = False) -> None:
+    """Check versions, servers, GPUs and memory.
 
-    One line each, with a remedy if one is needed. With a job also its storage and model.
+    One line each, with a remedy if one is needed. `nightjar check` tries a job.
     """
     from nightjar.flows.cli.doctor import diagnose
 
-    found = list(diagnose(job, ray))
+    found = list(diagnose(ray))
     if as_json:
         emit(found)
     else:

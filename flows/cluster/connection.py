@@ -21,7 +21,6 @@ from typing import Any
 import grpc
 import ray
 import ray.exceptions
-from prefect.exceptions import TerminationSignal
 from prefect_ray.context import remote_options
 from ray.exceptions import RayError
 
@@ -45,7 +44,7 @@ from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.engine.ray.warming import warmed
 from nightjar.inference.environ import environment
-from nightjar.inference.errors import ClusterError, ClusterLost, NightjarError, PassEnded, ShardsFailed
+from nightjar.inference.errors import ClusterError, ClusterLost
 from nightjar.inference.job.model import Job
 from nightjar.inference.run.lease import Succession
 from nightjar.inference.run.request import RunRequest
@@ -123,11 +122,7 @@ def unusable(address: str, why: str) -> ClusterError:
 
 
 _failed = threading.Event()
-"""Set when an error was raised that Ray may have caused, wherever it was caught. Then Ray's logs are kept."""
-_RAYS = (ClusterError, ClusterLost, PassEnded, ShardsFailed)
-"""Our errors that Ray's logs may explain: for example a process that was killed for its memory, or a lost node."""
-_OURS = (NightjarError, KeyboardInterrupt, SystemExit, TerminationSignal)
-"""Errors that need no logs of Ray: for example a gate, a wrong job, or a person who stopped the run."""
+"""Set when an error was raised, wherever it was caught. Then Ray's logs are kept."""
 
 
 @contextmanager
@@ -219,7 +214,7 @@ def _elsewhere(address: str, job: Job, env: dict[str, str], options: dict[str, A
 
 
 def _note_failure(error: type[BaseException] | None, *_: object) -> None:
-    if error is not None and (issubclass(error, _RAYS) or not issubclass(error, _OURS)):
+    if error is not None:
         _failed.set()
 
 

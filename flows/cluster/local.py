@@ -88,7 +88,7 @@ KEEP = "NIGHTJAR_KEEP_RAY"
 """The environment variable that keeps the whole folder of a run's own Ray, however the run ended."""
 
 KEPT_LOGS = 5
-"""The number of runs whose Ray logs stay, of runs that were killed or that failed in a way that Ray may have caused.
+"""The number of runs whose Ray logs stay, of runs that were killed or that failed.
 
 The next run removes the logs of earlier ones, so that they do not fill the disk."""
 

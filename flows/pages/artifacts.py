@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import httpx
@@ -114,8 +114,7 @@ def show_summary(run: FinishedRun) -> None:
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the tables, and the page of a run that failed. ray: the cluster that was named."""
     report = reportfiles.leave(request, _warn)
-    found = failure(Commands(request, ray=ray), error, report.page if report else "")
-    log_remarks(found.facts)
+    found = failure(Commands(request, ray=ray), error, report)
     due = tables(request, report) if report else {}
     if isinstance(error, GateFailed):
         due |= gate_table(request, error.gates)
@@ -146,12 +145,6 @@ def _complete(request: RunRequest, progress: Progress) -> None:
 
 def _warn(said: str) -> None:
     get_run_logger().warning("%s", said)
-
-
-def log_remarks(remarks: Iterable[tuple[str, str]]) -> None:
-    """Log what a person should know about how a run was scored."""
-    for word, text in remarks:
-        get_run_logger().info("%s: %s", word, text)
 
 
 EVERY_S = 2.0

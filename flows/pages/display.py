@@ -80,13 +80,13 @@ class _Clock(ProgressColumn):
 
 
 @contextmanager
-def following(request: RunRequest, console: Console, *, quiet: bool) -> Iterator[Callable[[str], None]]:
+def following(request: RunRequest, console: Console | None) -> Iterator[Callable[[str], None]]:
     """Show the run during this context. Call the yielded function when the flow begins.
 
     Its argument is what the flow waits for; empty if it does not wait.
     """
     watch = _Watch(request)
-    if quiet:
+    if console is None:
         yield watch.flow_begins
         return
     show = _live if console.is_terminal else _plain

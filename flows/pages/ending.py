@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.flows.pages.escaping import address, cell, code, markdown
+from nightjar.flows.pages.escaping import address, code, markdown
 from nightjar.flows.pages.evaluated import metric_lines
 from nightjar.flows.pages.reportfiles import served_at, written
 from nightjar.flows.pages.wording import (
@@ -20,32 +20,28 @@ from nightjar.flows.pages.wording import (
     machines_cost,
     named_instead,
     partly,
-    said_of,
     speed,
     unfinished,
     where_time_went,
 )
-from nightjar.flows.reports import EngineFigures, RunResult, UsageFigures
+from nightjar.flows.reports import EngineFigures, RunResult
 from nightjar.inference.errors import (
-    GateFailed,
     JobError,
     NightjarError,
-    RunFailed,
     StorageError,
     TakenBack,
-    Unanswered,
 )
-from nightjar.inference.history.run_status import before_it_begins, marked, overruled, shown_instead, warnings
-from nightjar.inference.history.run_tables import Incident, RunReport, lost, mending, remarks, worded
+from nightjar.inference.history.night import RunNow, look
+from nightjar.inference.history.run_status import marked, overruled, shown_instead, warnings
+from nightjar.inference.history.run_tables import worded
 from nightjar.inference.ledger import endings
 from nightjar.inference.ledger.lines import Question
-from nightjar.inference.ledger.progress import Progress, TokenRates
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.output import publications
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
-from nightjar.inference.records import as_line
+from nightjar.inference.predictors.language.languagemodel import prices_of
 from nightjar.inference.run.account import workers_cost
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Verdict
@@ -53,17 +49,13 @@ from nightjar.inference.run.results import Publication, Verdict
 if TYPE_CHECKING:
     from nightjar.flows.reports import FinishedRun, Launched
 
-_ROWS = 3
-"""The number of rows without a result that are named, with their replay commands; the table has more."""
-
 
 @dataclass(frozen=True, slots=True)
 class Ending:
     """How a run ended.
 
     how: in a few words. title: the run and how it ended. seen: of a failed run, what readers see, as a sentence. facts:
-    (word, text). files: (word, URI). commands: word → command. rows: (row, the command that scores it again), of rows
-    that gates refuse or that have no result. report: the URI of its report; empty if there is none.
+    (word, text). files: (word, URI). commands: word → command. report: the URI of its report; empty if there is none.
     """
 
     how: str
@@ -72,20 +64,12 @@ class Ending:
     facts: tuple[tuple[str, str], ...]
     commands: Mapping[str, str]
     files: tuple[tuple[str, str], ...] = ()
-    rows: tuple[tuple[str, str], ...] = ()
     report: str = ""
 
 
 def as_text(found: Ending) -> str:
-    """The text for the terminal, where the error of a failed run was printed before, with its row."""
-    rows = () if found.seen else found.rows[:1]
-    facts = [
-        *found.facts,
-        *found.files,
-        *(("row", said) for said, _ in rows),
-        ("report", found.report),
-        *found.commands.items(),
-    ]
+    """The text for the terminal, where the error of a failed run was printed before."""
+    facts = [*found.facts, *found.files, ("report", found.report), *found.commands.items()]
     return "\n".join([found.seen or found.title, *fact_lines(facts)])
 
 
@@ -102,8 +86,6 @@ def as_page(found: Ending, request: RunRequest, error: str = "") -> str:
         *[f"| {word} | {code(said, cell=True)} |" for word, said in (*found.files, *found.commands.items())],
         *([f"| report | [{markdown(found.report)}]({address(found.report)}) |"] if found.report else []),
         *([f"| report now | [{markdown(page)}]({page}) |"] if (page := served_at(request)) else []),
-        *(["", "Rows without a result, or that a gate refuses, the first of them:", ""] if found.rows else []),
-        *[f"- {cell(said)}{f'; {code(replay)}' if replay else ''}" for said, replay in found.rows],
     ]
     return "\n".join(lines)
 
@@ -121,25 +103,38 @@ def asking_page(request: RunRequest, question: Question) -> str:
 # ---- a run that failed, or asks -----------------------------------------------------------------------------
 
 
-def failure(commands: Commands, error: NightjarError, report: str | None = None) -> Ending:
-    """Describe a failed run as it is now.
-
-    report: the URI of its report, empty if it left none; default: looked up.
-    """
+def failure(commands: Commands, error: NightjarError, found: RunNow | None = None) -> Ending:
+    """Describe a failed run as it is now. found: its report, if it left one; default: the run is looked at."""
     request = commands.request
-    after = aftermath(request)
     ended = endings.of_error(error, "")
+    how = ended.words if ended else endings.FAILED
+    # The storage may be why the run failed, which was reported.
+    seen = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
+    facts, begun, fresh = list[tuple[str, str]](), True, request.fresh
+    with suppress(StorageError):
+        found = found or look(request)
+        newest, progress = found.newest, found.newest.state.progress if found.newest else Progress()
+        if newest is None:
+            seen = "Nothing was scored and nothing new was published."
+            begun = found.line.standing.state != "unknown"
+        else:
+            seen = "What was committed is kept and nothing new was published."
+            if found.line.shown == newest.number:
+                seen = f"Readers see r{newest.number}, the newest of this run, complete."
+            # With a revision of its own it is continued without `--fresh`.
+            fresh &= newest.state.planned is None or not newest.begun_by(request.flow_run)
+        facts += [("so far", describe(progress))] if progress.shards else []
+        facts += [("warning", said) for said in found.warnings]
+        facts += worded(found.again, (*found.notes, *found.unread))
     outcome = ended.outcome if ended else endings.FAILED
-    state = "rolled back" if isinstance(error, TakenBack) else outcome if after.known else "never begun"
-    how = f"{outcome} at {ended.where}" if ended and ended.where else outcome
+    state = "rolled back" if isinstance(error, TakenBack) else outcome if begun else "never begun"
     return Ending(
         how=how,
         title=f"{request.job.name} {request.run_id}: {how}",
-        seen=after.seen,
-        facts=(*after.facts, *_beside(error)),
-        commands=commands.of_error(error, state, fresh=after.fresh),
-        rows=(*_refused_rows(error), *(lost_rows(request, _ROWS) if isinstance(error, RunFailed) else ())),
-        report=written(request) if report is None else report,
+        seen=seen,
+        facts=tuple(facts),
+        commands=commands.of_error(error, state, fresh=fresh),
+        report=written(request),
     )
 
 
@@ -148,76 +143,12 @@ def after_failure(request: RunRequest, error: NightjarError, ray: str | None = N
     return as_text(failure(Commands.here(request, ray), error))
 
 
-@dataclass(frozen=True, slots=True)
-class Aftermath:
-    """The state after a run has failed, perhaps after its publication.
-
-    seen: what readers see, as a sentence. known: whether the commands that look at runs know of it. fresh: repeating it
-    needs `--fresh` again, because it has no revision of its own yet. facts: how far it came, and what mends it.
-    """
-
-    seen: str
-    known: bool
-    fresh: bool
-    facts: tuple[tuple[str, str], ...] = ()
-
-
-def aftermath(request: RunRequest) -> Aftermath:
-    """Find the state after a failure."""
-    try:
-        newest = revs.newest_revision(request.storage, request.run_uri)
-        if newest is None:
-            said = "Nothing was scored and nothing new was published."
-            return Aftermath(said, before_it_begins(request) is not None, request.fresh)
-        shown = publications.shown(request.storage, request.output, request.run_id)
-        mends = mending(newest, lost(newest))
-    except StorageError:
-        # The storage may be why the run failed, which was reported.
-        said = "What was committed is kept; what readers see could not be looked up: the storage does not answer."
-        return Aftermath(said, True, request.fresh)
-    own = newest.state.planned is not None and newest.begun_by(request.flow_run)
-    progress, said = newest.state.progress, "What was committed is kept and nothing new was published."
-    if shown is not None and shown.revision == newest.number:
-        said = f"Readers see r{newest.number}, the newest of this run, complete."
-    so_far = [("so far", describe(progress))] if progress.shards else []
-    facts = (*so_far, *remarks(newest), *(("mend", each) for each in mends))
-    return Aftermath(said, True, request.fresh and not own, facts)
-
-
-def _beside(error: NightjarError) -> list[tuple[str, str]]:
-    """What a person who is asked should know besides: the gates that did not pass either, and only warn."""
-    gates = error.gates if isinstance(error, Unanswered) else ()
-    return [("warning", said) for said in warnings(gate for gate in gates if gate.verdict == "warn")]
-
-
-def _refused_rows(error: NightjarError) -> list[tuple[str, str]]:
-    """The rows that failed gates name, with the commands that score them again."""
-    gates = error.gates if isinstance(error, GateFailed) else ()
-    return [(f"{gate.name}: {said_of(offender)}", offender.replay) for gate in gates for offender in gate.where]
-
-
-def lost_rows(request: RunRequest, most: int) -> list[tuple[str, str]]:
-    """The first rows without a result, as (error and place, the command that scores it again); at most `most`."""
-    try:
-        newest = revs.newest_revision(request.storage, request.run_uri)
-        found = RunReport(request, newest).replays(most) if newest is not None else []
-    except StorageError:
-        return []  # the step itself, or the next one, reports it
-    return [(f"{each.cause}: {each.message} (row {each.row} of {each.file}{_by(each)})", each.replay) for each in found]
-
-
-def _by(row: Incident) -> str:
-    return f", model {row.model}" if row.model else ""
-
-
 # ---- a run that came to its end -----------------------------------------------------------------------------
 
 
 def finished(run: FinishedRun, commands: Commands, report: str = "", notes: Iterable[str] = ()) -> Ending:
     """Describe a finished run. report: as in `Ending`. notes: what a person should know besides."""
-    request, published = run.request, run.publication.number
-    marks = marked(**overruled(run.verdict.gates))
-    in_quarantine = run.scored.progress.counts.rows_in_quarantine
+    published, marks = run.publication.number, marked(**overruled(run.verdict.gates))
     return Ending(
         how=f"published as #{published}{marks}" if published else "not published",
         title=_title(run),
@@ -225,7 +156,6 @@ def finished(run: FinishedRun, commands: Commands, report: str = "", notes: Iter
         facts=(*_figures(run), *_remarks(run, notes)),
         files=tuple(_files(run)),
         commands=_next(run, commands),
-        rows=tuple(lost_rows(request, _ROWS)) if in_quarantine else (),
         report=report,
     )
 
@@ -343,7 +273,7 @@ def _next(run: FinishedRun, commands: Commands) -> dict[str, str]:
 def run_result(launched: Launched) -> RunResult:
     """The record of a finished run; times in seconds."""
     run = launched.run
-    scored, progress = run.scored, run.scored.progress
+    scored, progress, prices = run.scored, run.scored.progress, prices_of(run.request.job)
     return RunResult(
         job=run.request.job.name,
         run_id=run.request.run_id,
@@ -371,17 +301,8 @@ def run_result(launched: Launched) -> RunResult:
             steady_s=round(progress.steady_s, 3),
             rows_per_s=round(progress.rows_per_s),
         ),
-        usage=_usage(progress, prices_of(run.request.job)),
+        usage=progress.usage,
+        token_rates=progress.token_rates,
+        token_cost=round(prices.cost(progress.usage), 6) if prices else None,
         cost=workers_cost(run.request.job, run.account, progress.scored_rows),
-    )
-
-
-def _usage(progress: Progress, prices: TokenPrices | None) -> UsageFigures:
-    used = progress.usage
-    return UsageFigures(
-        **as_line(used),
-        cached_share=round(used.found_in_cache, 4),
-        rates=TokenRates(**{name: round(rate, 3) for name, rate in as_line(progress.token_rates).items()}),
-        cost=round(prices.cost(used), 6) if prices else None,
-        currency=prices.currency if prices else "",
     )

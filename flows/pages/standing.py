@@ -9,7 +9,7 @@ from itertools import islice
 from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
-from nightjar.flows.reports import FailedShard, RunListed, RunStatus
+from nightjar.flows.reports import RunListed, RunStatus
 from nightjar.inference.errors import StorageError
 from nightjar.inference.history.night import look
 from nightjar.inference.history.run_status import (
@@ -44,10 +44,7 @@ def status(request: RunRequest) -> RunStatus:
         tables=found.tables,
         again=found.again,
         failed_shards=len(found.failed),
-        failures=tuple(
-            FailedShard(shard, len(said), said[-1].cause, said[-1].message)
-            for shard, said in islice(found.failed.items(), _FAILURES)
-        ),
+        failures=tuple(said[-1] for said in islice(found.failed.values(), _FAILURES)),
         evaluation=found.late,
     )
     commands = about.of_run(found)

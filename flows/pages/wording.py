@@ -238,8 +238,3 @@ def first_of(values: Sequence[str]) -> str:
     """The first values, and how many more there are."""
     more = f" and {len(values) - _SOME:,} more" if len(values) > _SOME else ""
     return ", ".join(values[:_SOME]) + more
-
-
-def rounded(count: int) -> str:
-    """The first three digits of a number."""
-    return f"{round(float(f'{count:.3g}')):,}"

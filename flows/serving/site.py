@@ -221,7 +221,7 @@ def _said(error: Exception, served: Served) -> str:
     if isinstance(error, TimeoutError):
         return (
             f"The storage of {served.name} has not answered in time. Load the page again. "
-            f"`nightjar doctor {served.path}` says what is wrong with it."
+            f"`nightjar check {served.path}` says what is wrong with it."
         )
     _log.error("a page of %s could not be made", served.name, exc_info=error)
     return f"{type(error).__name__}: {error}"

@@ -132,18 +132,6 @@ class RunReport:
         rows = sum(total(self.outcomes, name) for name in ("rows_quarantined", "rows_partial"))
         return sum(map(len, self.state.failures.values())) + rows
 
-    def replays(self, limit: int) -> list[Incident]:
-        """The first incidents of rows that have no result, each with the command that scores it again."""
-        without = (said for shard, said in self.state.failures.items() if shard not in self.state.committed)
-        attempts = map(self._incident, itertools.chain.from_iterable(without))
-        found: dict[str, Incident] = {}  # every attempt at a row has the same command
-        for incident in itertools.chain(attempts, self._quarantined(limit)):
-            if incident.replay:
-                found.setdefault(incident.replay, incident)
-            if len(found) == limit:
-                break
-        return list(found.values())
-
     def _incident(self, failed: Failed) -> Incident:
         shard, replay = self._failed.get(failed.shard), ""
         if failed.shard in self.state.committed:
@@ -226,15 +214,6 @@ def _shard_line(line: dict[str, Any], failures: Sequence[Failed], printed: Seque
         shard=line["shard"],
         printed_last=tuple(printed),
     )
-
-
-def remarks(newest: revs.Revision) -> list[tuple[str, str]]:
-    """What a person should know about how an unpublished run was scored, each sentence with its word."""
-    if newest.sealed:
-        return []
-    about = newest.state.about
-    progress = newest.state.progress
-    return worded(about.again, about.notes(progress.counts.batches_cut, progress.ceilings))
 
 
 def worded(again: Iterable[str], notes: Iterable[str]) -> list[tuple[str, str]]:

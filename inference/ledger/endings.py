@@ -60,6 +60,11 @@ class Ended:
         more = f" and {len(self.gates) - 1} more" if len(self.gates) > 1 else ""
         return f"gate {self.gates[0].name}{more}"
 
+    @property
+    def words(self) -> str:
+        """How and where it ended, for people."""
+        return f"{self.outcome} at {self.where}" if self.where else self.outcome
+
 
 def of_error(error: BaseException, step: str, *, publish: bool = True, engine: str | None = None) -> Ended | None:
     """How an error ended a run; None if another writer continues the run."""

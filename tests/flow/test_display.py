@@ -199,7 +199,7 @@ def test_a_ledger_of_before_begins_to_score_with_its_first_receipt() -> None:
 def test_what_a_run_waits_for_is_shown_as_it_is(lake: Lake, terminal: bool) -> None:
     """A pattern or a name may look like markup of the display, or hold what a terminal obeys."""
     console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
-    with following(lake.ready().request(), console, quiet=False) as flow_begins:
+    with following(lake.ready().request(), console) as flow_begins:
         flow_begins("waiting for _SUCCESS in /lake/[a-z]*/ and [/x] and \x1b]0;gone\x07\r[red]")
         time.sleep(3 * POLL_S)
     shown = console.file.getvalue()  # type: ignore[attr-defined]

@@ -66,7 +66,7 @@ from nightjar.inference.errors import (
 from ports import quiet_ports
 from proxy import fault_proxy
 from service import client
-from support import Lake, answering, conforms, wait_until
+from support import Lake, answering, wait_until
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
@@ -265,10 +265,7 @@ def test_deployments_are_told_to_use_a_server_with_a_password() -> None:
 
 
 def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_env: dict[str, str]) -> None:
-    """`check` and `doctor` say what the run would say after its discovery.
-
-    That a limit is there, `doctor` says where it finds all well (test_commands.py).
-    """
+    """`check` says what the run would say after its discovery."""
     lake = Lake(tmp_path).ready(resources__concurrency_limit="not-made")
     said = (
         "resources.concurrency_limit: Prefect has no limit 'not-made'; create it with "
@@ -276,28 +273,21 @@ def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_e
     )
     checked = forked("check", lake.job_path, env=api_env)
     assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", f"nightjar: {said}\n")
-    assert _limit_by_doctor(lake, api_env)[:2] == (False, said)
-
-
-def _limit_by_doctor(lake: Lake, env: dict[str, str]) -> tuple[bool, str, str]:
-    lines = json.loads(forked("doctor", lake.job_path, "--json", env=env).stdout)
-    conforms(lines, "doctor")
-    (found,) = [line for line in lines if line["what"] == "limit"]
-    return found["ok"], found["found"], found["remedy"]
+    with client(api_env["PREFECT_API_URL"]) as asked:
+        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="not-made", limit=1))
+    assert forked("check", lake.job_path, "--engine", "local", env=api_env).returncode == 0
 
 
 @pytest.mark.usefixtures("no_leftovers")
 def test_without_an_api_nobody_knows_the_limits_before_the_night(tmp_path: Path) -> None:
-    """`check` and `doctor` start no server, and say so."""
+    """`check` starts no server, and says so."""
     env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
     lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="never-made")
     checked = forked("check", lake.job_path, "--engine", "local", "--json", env=env)
     assert checked.returncode == 0, checked.stderr
     (said,) = json.loads(checked.stdout)["notes"]
-    ok, note, remedy = _limit_by_doctor(lake, env)
-    assert (ok, note, remedy) == (True, said, "")
-    assert note.startswith("resources.concurrency_limit: 'never-made' was not looked up: ")
-    assert "A run's own server has only the limits in this machine's Prefect database" in note
+    assert said.startswith("resources.concurrency_limit: 'never-made' was not looked up: ")
+    assert "A run's own server has only the limits in this machine's Prefect database" in said
 
 
 # ---- the own server -----------------------------------------------------------------------------------------

@@ -178,7 +178,7 @@ def test_a_failed_run_says_why(runs: dict[str, FlowRun]) -> None:
     run = runs["broken"]
     assert run.state is not None
     assert run.state.is_failed()
-    assert run.name == "broken: the job is wrong", "its deployment's name: its file tells none"
+    assert run.name == "broken: could not begin", "its deployment's name: its file tells none"
     assert "unknown key 'input.shard_rowz'; did you mean 'input.shard_rows'?" in str(run.state.message)
 
 

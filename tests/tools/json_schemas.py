@@ -47,7 +47,7 @@ REPORTS: dict[str, Any] = {
     "approve": reports.DecisionMade,
     "reject": reports.DecisionMade,
     "publications": list[PublicationListed],
-    "rollback": reports.RolledBack,
+    "rollback": PublicationListed,
     "unpublish": PublicationListed,
     "republish": PublicationListed,
     "tables": list[TableShown],

@@ -12,9 +12,9 @@ import pytest
 import steps as run
 from faults import FaultyStorage, fail
 from nightjar.flows.pages.advice import Commands, as_typed, typed
-from nightjar.flows.pages.ending import aftermath
+from nightjar.flows.pages.ending import Ending, failure
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import StorageError
+from nightjar.inference.errors import RunFailed, StorageError
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import publications as publish
@@ -23,6 +23,16 @@ from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 NIGHT = "2026-11-18"
+
+
+def failed(request: RunRequest) -> Ending:
+    """What is said of this run once a command has failed."""
+    return failure(Commands(request), RunFailed("why"))
+
+
+def begins_anew(request: RunRequest) -> bool:
+    """Whether the command that repeats it says `--fresh`."""
+    return "--fresh" in failed(request).commands["repeat"].split()
 
 
 @pytest.fixture
@@ -75,34 +85,33 @@ def test_a_rollback_is_of_the_nights_own_place(lake: Lake) -> None:
 
 def test_what_was_published_is_not_called_unpublished(published: RunRequest) -> None:
     """The cluster may be lost after the publication, before its answer is there."""
-    assert aftermath(published).seen == "Readers see r1, the newest of this run, complete."
-    assert not aftermath(published).fresh
+    assert failed(published).seen == "Readers see r1, the newest of this run, complete."
+    assert not begins_anew(published)
 
 
 def test_a_run_that_published_nothing_says_so(lake: Lake) -> None:
     seen = "Nothing was scored and nothing new was published."
-    assert aftermath(lake.ready().request(date=NIGHT)).seen == seen
+    assert failed(lake.ready().request(date=NIGHT)).seen == seen
 
 
 def test_what_cannot_be_looked_up_is_not_claimed(lake: Lake) -> None:
     request = lake.ready().request(date=NIGHT)
     away = FaultyStorage(LakeStorage(), [fail("*", nth=None, error=StorageError("away"))])
-    assert "could not be looked up" in aftermath(replace(request, storage=away)).seen
+    assert "could not be looked up" in failed(replace(request, storage=away)).seen
 
 
 def test_a_fresh_run_that_did_not_begin_is_asked_for_as_fresh_again(published: RunRequest) -> None:
     """Without that the published revision would count as done."""
     fresh = replace(published, fresh=True)
-    assert aftermath(fresh).fresh
-    assert Commands(fresh).repeat(fresh=True).endswith(f" --run-id {NIGHT} --fresh")
+    assert begins_anew(fresh)
     assert publish.newest(fresh.storage, fresh.output).runs[NIGHT].revision == 1
     here = replace(fresh, engine=LOCAL)
     scored = run.score(here, run.discover(here))  # now it has a revision of its own
-    assert not aftermath(fresh).fresh
+    assert not begins_anew(fresh)
     verdict = run.validate(here, scored, run.discover(here))
     run.publish_run(here, scored, verdict)  # whose answer may be lost
-    assert not aftermath(fresh).fresh
-    assert aftermath(replace(fresh, flow_run="another")).fresh
+    assert not begins_anew(fresh)
+    assert begins_anew(replace(fresh, flow_run="another"))
 
 
 def test_a_fresh_run_that_did_not_begin_does_not_continue_what_it_was_to_replace(lake: Lake) -> None:
@@ -110,8 +119,8 @@ def test_a_fresh_run_that_did_not_begin_does_not_continue_what_it_was_to_replace
     before = lake.ready().request(date=NIGHT, engine=LOCAL)
     run.score(before, run.discover(before))
     fresh = replace(before, fresh=True, flow_run="fresh")
-    assert aftermath(fresh).fresh
+    assert begins_anew(fresh)
     open_epoch(fresh.storage, f"{fresh.run_uri}/r2", this_holder("score", "fresh")).stop(release=True)
-    assert aftermath(fresh).fresh
+    assert begins_anew(fresh)
     run.score(fresh, run.discover(fresh))
-    assert not aftermath(fresh).fresh
+    assert not begins_anew(fresh)

@@ -6,25 +6,21 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from test_report import BAD_ROW, plan_in, scored, writing
+from test_report import BAD_ROW, scored
 
 from faults import FaultyStorage, fail
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.artifacts import _bounded, _headed
-from nightjar.flows.pages.ending import after_failure, failure, summary
+from nightjar.flows.pages.ending import after_failure, failure
 from nightjar.flows.pages.reportfiles import write
 from nightjar.flows.pages.wording import left_out, money
-from nightjar.flows.reports import FinishedRun
-from nightjar.inference.errors import GateFailed, JobError, QuarantineFull, ShardsFailed
+from nightjar.inference.errors import GateFailed, JobError, ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
-from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.owner import claim_output
-from nightjar.inference.records import Counts, Failed
 from nightjar.inference.run import waiting
-from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import GateResult
-from runpages import PUBLICATION, PUBLISHED, failed_page
+from runpages import failed_page
 from support import NIGHT, Lake
 
 
@@ -72,7 +68,7 @@ def test_a_night_of_which_nothing_was_begun_offers_nothing_that_looks_at_it(lake
     found = failure(Commands(request, job="job.yaml"), late)
     assert list(found.commands) == ["look", "repeat"], "its reason is kept now, and `show` has it"
     away = FaultyStorage(LakeStorage(), [fail("*", nth=None)])
-    found = failure(Commands(replace(request, storage=away), job="job.yaml"), late, "")
+    found = failure(Commands(replace(request, storage=away), job="job.yaml"), late)
     assert "could not be looked up" in found.seen
     assert list(found.commands) == ["look", "repeat"]
 
@@ -95,35 +91,9 @@ def test_the_page_of_a_rejected_run_leads_to_check(lake: Lake) -> None:
     assert f"`nightjar run {lake.job_path} --run-id 2026-11-19`" in page
 
 
-def test_a_quarantined_row_has_its_whole_command_in_the_table_and_on_the_page(far: Lake) -> None:
-    """Of a run that is published and of one that lost too many rows: however long its path is."""
-    request = far.request()
-    (line,) = _bounded([_headed(each) for each in RunReport(request, 1).incidents(300)])
+def test_a_quarantined_row_has_its_whole_command_in_the_table(far: Lake) -> None:
+    """However long its path is."""
+    (line,) = _bounded([_headed(each) for each in RunReport(far.request(), 1).incidents(300)])
     assert len(line["replay"]) > 400
     assert line["replay"].startswith(f"nightjar replay {far.job_path} 2026-11-19 --shard ")
     assert line["replay"].endswith(f" --row {BAD_ROW}")
-    done = Scored(1, 1, Progress(rows=8000, counts=Counts(rows_quarantined=1)))
-    _, published = summary(FinishedRun(request, done, PUBLISHED, PUBLICATION), "")
-    failed = failed_page(request, QuarantineFull("1 row is quarantined, more than 0"))
-    for page in (published, failed):
-        (said,) = (each for each in page.splitlines() if each.endswith(f"; `{line['replay']}`"))
-        assert said.startswith(f"- ValueError: not this row (row {BAD_ROW} of ")
-
-
-def tried(lake: Lake) -> None:
-    """Two rows of the first shard each ended three attempts at it."""
-    with writing(lake) as writer:
-        shard = plan_in(writer, lake).ids()[0]
-        tries = [Failed(shard, attempt, "ProcessDied", "lost", row=row) for row in (3, 4) for attempt in (1, 2, 3)]
-        writer.append(tries)
-
-
-def test_a_row_is_named_once_however_often_it_was_tried(lake: Lake) -> None:
-    tried(lake.ready())
-    rows = [[each.row for each in RunReport(lake.request(), 1).replays(limit)] for limit in (1, 3)]
-    assert rows == [[3], [3, 4]]
-
-
-def test_a_row_that_was_scored_in_the_end_has_nothing_to_replay(far: Lake) -> None:
-    tried(far)
-    assert [each.row for each in RunReport(far.request(), 1).replays(3)] == [BAD_ROW]

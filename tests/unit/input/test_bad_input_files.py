@@ -77,8 +77,8 @@ def test_files_that_cannot_be_read_are_named_with_what_can_be_done_about_them(
         with pytest.raises(ShardsFailed) as failed:
             lake.run(engine=LOCAL)
         request = lake.request(engine=LOCAL)
-        (said,) = (each for each in after_failure(request, failed.value).splitlines() if each.startswith("  mend"))
-        sentence = said.removeprefix("  mend       ")
+        (said,) = (each for each in after_failure(request, failed.value).splitlines() if each.startswith("  note"))
+        sentence = said.removeprefix("  note       ")
         assert sentence in standing.status(request).notes
         return sentence
 
@@ -99,4 +99,4 @@ def test_a_predictor_that_fails_is_no_fault_of_a_file(lake: Lake) -> None:
     )
     with pytest.raises(ShardsFailed) as failed:
         lake.ready().run(engine=LOCAL)
-    assert "mend" not in after_failure(lake.request(engine=LOCAL), failed.value)
+    assert "replace" not in after_failure(lake.request(engine=LOCAL), failed.value)

@@ -18,7 +18,8 @@ from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.reports import FinishedRun
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
-from nightjar.inference.history.run_tables import follow, remarks
+from nightjar.inference.history.night import look
+from nightjar.inference.history.run_tables import follow, worded
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Packages, Planned, Preflight, Published
@@ -37,7 +38,6 @@ from nightjar.inference.run.scoring import discover
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.preflight import Loaded
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.witness.seen import Collection, sentences
 from runpages import PUBLICATION, PUBLISHED, failed_page
 from support import Lake
@@ -127,10 +127,9 @@ def changed(what: str) -> str:
 
 
 def told(lake: Lake) -> list[tuple[str, str]]:
-    """What is said of tonight's run as long as it is not published."""
-    newest = revs.newest_revision(LakeStorage(), lake.request().run_uri)
-    assert newest is not None
-    return remarks(newest)
+    """What is said of tonight's run."""
+    found = look(lake.request())
+    return worded(found.again, found.notes)
 
 
 def followed(lake: Lake) -> Progress:
@@ -255,7 +254,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
 # ---- packages -----------------------------------------------------------------------------------------------
 
 
-def test_packages_that_changed_are_said_until_the_run_is_published(lake: Lake) -> None:
+def test_packages_that_changed_are_said(lake: Lake) -> None:
     """The second command fails after its first shard; the third, under the same package, publishes and says it."""
     with command(lake) as now:
         now.learn("1.0")
@@ -270,7 +269,6 @@ def test_packages_that_changed_are_said_until_the_run_is_published(lake: Lake) -
         now.score()
         now.publish()
     assert versions(now) == ["1.0", "1.1"]
-    assert told(lake) == []
     lake.write_file("part-03.parquet", 6000, 1500)
     with command(lake) as now:
         now.learn("1.2")

@@ -248,7 +248,7 @@ def test_a_rollback_says_what_readers_would_lose_before_it_does_so(
         "publication 2 would be shown again. Readers would see 2 runs, the latest 2026-11-18 r1. Lost: 2026-11-19 r1.\n"
     )
     dry = json.loads(said(capsys, "rollback", lake.job_path, "--dry-run", "--to", "1", "--json"))
-    assert (dry["dry_run"], dry["publication"], dry["runs"]) == (True, 1, {"2026-11-17": 1})
+    assert (dry["publication"], dry["runs"]) == (1, {"2026-11-17": 1})
     assert [each["run_id"] for each in dry["changes"]] == ["2026-11-18", "2026-11-19"]
     assert publish.newest(LakeStorage(), output).number == 3, "nothing was changed"
     did = said(capsys, "rollback", lake.job_path)
