@@ -96,14 +96,12 @@ def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: b
     """
     from nightjar.flows.cluster import named
     from nightjar.flows.pages.estimate import checked
-    from nightjar.flows.prefect_api.api import check_limit
     from nightjar.inference.run import checking
     from nightjar.inference.run.user_code import inspect_code
 
     checking.check_input(request, discovery)
     check_output(request, ray)
-    limit = request.job.resources.concurrency_limit
-    notes = [check_limit(limit) if limit else "", inspect_code(request, elsewhere=named(ray) is not None)]
+    note = inspect_code(request, elsewhere=named(ray) is not None)
     if request.engine == LOCAL:
         found = checking.check(request, discovery)
     else:
@@ -112,4 +110,4 @@ def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: b
 
         with cluster(ray, request.job, {}, verbose):
             found = call(checking.check, request, discovery)
-    return checked(request, discovery, found, [note for note in notes if note])
+    return checked(request, discovery, found, [note] if note else [])

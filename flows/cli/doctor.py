@@ -16,7 +16,7 @@ from prefect.settings import PREFECT_API_URL
 
 from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
-from nightjar.flows.prefect_api.api import ask_api, check_limit, without_user
+from nightjar.flows.prefect_api.api import ask_api, without_user
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.run.refusals import check_request
@@ -121,8 +121,6 @@ def _job(path: str) -> Iterator[Finding]:
     yield Finding("job", True, f"{request.job.name}, logical date {request.date}")
     yield _tried("input", lambda: f"{request.job.input.shown}: {len(check_request(request))} columns")
     yield _tried("output", output)
-    if (limit := request.job.resources.concurrency_limit) is not None:
-        yield _tried("limit", lambda: check_limit(limit) or f"{limit}: Prefect has it")
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:

@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
 from rich.console import Console
 
 from commands import DATE, UNUSED, OnS3, Partial, Watched
@@ -21,7 +20,6 @@ from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.prefect_api.ownserver import go_past_proxies
 from nightjar.inference.history.replay import Replayed
 from nightjar.inference.history.run_tables import Incident, ShardLine
-from service import client
 from support import Lake, command, nightjar
 
 pytestmark = pytest.mark.flow
@@ -260,14 +258,11 @@ def test_a_replayed_row_shows_what_went_in_and_what_came_out() -> None:
 
 
 def test_doctor_finds_all_well(tmp_path: Path, api_env: dict[str, str]) -> None:
-    lake = Lake(tmp_path).ready(resources__concurrency_limit="looked-up")
-    with client(api_env["PREFECT_API_URL"]) as asked:
-        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="looked-up", limit=1))
+    lake = Lake(tmp_path).ready()
     done = forked("doctor", lake.job_path, "--json", env=api_env)
     found = {line["what"]: line for line in json.loads(done.stdout)}
     assert done.returncode == 0, done.stdout
-    assert found.keys() == {*ALWAYS, "job", "input", "output", "limit"}
-    assert (found["limit"]["found"], found["limit"]["remedy"]) == ("looked-up: Prefect has it", "")
+    assert found.keys() == {*ALWAYS, "job", "input", "output"}
     assert api_env["PREFECT_API_URL"] in found["Prefect"]["found"]
     assert "3 columns" in found["input"]["found"]
 
