@@ -73,8 +73,8 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     """Every shard the ledger does not have."""
     expect_failures()
     with artifacts.ProgressArtifact(request) as progress:
-        scored = score(request, discovery, [progress])
-        progress.progress(scored.progress)
+        scored = score(request, discovery, progress.show)
+        progress.show(scored.progress)
     return replace(scored, tries=task_run.run_count)
 
 

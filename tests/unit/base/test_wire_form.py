@@ -191,7 +191,7 @@ def test_the_lines_of_a_run_are_those_they_always_were(lake: Lake) -> None:
     slow = FaultyStorage(LakeStorage(), [pause("write", "*/data/*", nth=None, before=a_moment)])
     request = lake.ready(retry__max_quarantined=0.01).request(engine="local", storage=slow)
     found = steps.discover(request)
-    scored = steps.score(request, found, ())
+    scored = steps.score(request, found)
     next((lake.revision() / "data").iterdir()).write_bytes(b"damaged")
     with pytest.raises(AuditFailed):
         steps.validate(request, scored, found)

@@ -31,7 +31,7 @@ from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.publishing import _revocation
 from nightjar.inference.run.request import identity_of
-from nightjar.inference.run.results import Listeners, Scored
+from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import number_for, plan_in
 from nightjar.inference.run.scoring import discover
 from nightjar.inference.scoring.assignment import Assignment
@@ -244,7 +244,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
     with command(lake) as now:
         plan = now.plan
         spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
-        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", Listeners())
+        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "")
         campaign._take(RARE)
         campaign._take(Seen("folder", "/logs", "model.py:9"))
         campaign.flush()
