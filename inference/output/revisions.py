@@ -182,7 +182,7 @@ def adopt(
         while window := list(islice(lines, _WINDOW)):
             copied = [done for done in pool.map(copy, window) if done is not None]
             # The results bring along what is known about how they were scored.
-            remarks = writer.state.about.lacking(source.state.about, f"r{source.number}") if copied else []
+            remarks = writer.state.about.lacking(source.state.about) if copied else []
             try:
                 writer.append([*remarks, *(receipt for receipt, _ in copied)])
             except Fenced:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
-from nightjar.inference.identity.packages import installed_packages
+from nightjar.inference.identity.packages import added, installed_packages
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import utc
@@ -106,8 +106,8 @@ class Manifest:
 
     def remarks(self) -> Remarks:
         """What a person should know, with the packages as they are installed now: nothing is loaded any more."""
-        now, outside = installed_packages(self.loaded), Collection(self.outside)
-        return Remarks(self.again, self.preflight, outside, dict(self.loaded), now, True, self.snapshots)
+        loaded = added(dict(self.loaded), installed_packages(self.loaded))
+        return Remarks(self.again, self.preflight, Collection(self.outside), loaded, self.snapshots)
 
 
 def manifest_of(raw: bytes, file: str) -> Manifest:

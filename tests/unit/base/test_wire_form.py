@@ -127,7 +127,6 @@ LINES = {
         Revoked("s", 2, "PartDamaged", "gone", uri="a.parquet", counts=COUNTS)
     ),
     '{"t":"packages","loaded":{"mylib":"1.0"}}': Packages({"mylib": "1.0"}),
-    '{"t":"packages","loaded":{},"adopted_from":"r1"}': Packages({}, "r1"),
     '{"t":"preflight","notes":["slow"]}': Preflight(("slow",)),
     '{"t":"intent","number":4,"published":{"revision":1,"manifest":"runs/d/r1/manifest-000001.json","checksum":"abc",'
     '"date":"d"}}': Intent(4, ENTRY),
