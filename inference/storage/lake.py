@@ -10,16 +10,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.storage.credentials import Keys, StorageSettings
 from nightjar.inference.storage.locations import is_registered, queries, remember, root_of
-from nightjar.inference.storage.protocol import Forwarding, Names, Storage, T, is_local, is_web, join
-
-_BULK = 1000
-"""Objects deleted by one request: the limit of S3's bulk delete."""
+from nightjar.inference.storage.protocol import Forwarding, Storage, T, is_local, is_web, join
 
 
 @dataclass(frozen=True)
@@ -43,15 +39,6 @@ class LakeStorage(Forwarding):
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
         return _restored, (self.settings, queries())
-
-    def delete(self, uris: Iterable[str]) -> None:
-        rest = iter(uris)
-        while batch := tuple(islice(rest, _BULK)):
-            groups: dict[str, Names] = {}
-            for uri in batch:
-                groups.setdefault(_root(uri), []).append(uri)
-            for group in groups.values():
-                self._backend(group[0]).delete(group)
 
     def copy(self, source: str, target: str) -> None:
         if _root(source) != _root(target) and not (is_registered(source) and is_local(target)):
