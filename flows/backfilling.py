@@ -22,7 +22,6 @@ from nightjar.flows.pages.standing import status
 from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import Night
-from nightjar.flows.starting import check_output
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import publications as publish
@@ -66,7 +65,6 @@ def nights(
     with telling(start, "discover"):
         start.check_owner()
         check_model(start)  # the other checks depend on the night
-        check_output(start, ray)
     # Wrong options are no failure of the first night.
     dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
     found = []

@@ -16,6 +16,7 @@ from typing import Annotated, Any
 
 import httpx
 from prefect import Task, flow, task
+from prefect.artifacts import create_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
 from prefect.exceptions import PrefectException, TerminationSignal
@@ -28,11 +29,11 @@ from nightjar.flows import outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
 from nightjar.flows.flow_call import Call, current_call, request_of, run_name
 from nightjar.flows.pages import artifacts
+from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api.api import worker_env
 from nightjar.flows.prefect_api.server import expect_failures
 from nightjar.flows.reports import FinishedRun
-from nightjar.flows.waiting import slot, wait_for_input
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.garbage import seldom_collected
@@ -45,6 +46,7 @@ from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.run.resume import nothing_to_score, was_published
 from nightjar.inference.run.scoring import discover, score
+from nightjar.inference.run.waiting import Awaited, await_input, keeping
 from nightjar.inference.stopwatch import Stopwatch
 
 
@@ -70,8 +72,8 @@ def score_task(request: RunRequest, discovery: Discovery) -> Scored:
     """Every shard the ledger does not have."""
     expect_failures()
     with artifacts.ProgressArtifact(request) as progress:
-        scored = score(request, discovery, [progress])
-        progress.progress(scored.progress)
+        scored = score(request, discovery, progress.show)
+        progress.show(scored.progress)
     return replace(scored, tries=task_run.run_count)
 
 
@@ -158,6 +160,31 @@ def _run(make: Callable[[], RunRequest], ray: str | None, call: Call) -> State[A
     return outcome.completed(finished)
 
 
+def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
+    """Wait for the job's input, and say so on the terminal, in the run's log, on its page, and in `nightjar status`.
+
+    Returns whether the run had to wait. patient: False to look only once.
+
+    Raises:
+        GateFailed: The input did not come in time; its page shows the gate.
+    """
+    key, show = f"{request.job.name}-progress", current_call().show
+    with keeping(request) as keep_wait:
+
+        def tell(now: Awaited) -> None:
+            about = f"{markdown(request.run_id)}: {markdown(now.sentence)}"
+            show(now.sentence)
+            get_run_logger().info("%s", now.sentence)
+            keep_wait(now.sentence)
+            artifacts.deliver({key: lambda: create_progress_artifact(0.0, key=key, description=about)})
+
+        waited = await_input(request.storage, request.job, tell, patient=patient)
+        show("")  # only of a run that goes on: of another the last sentence stays
+    if waited:
+        get_run_logger().info("the input is there")
+    return waited
+
+
 def _four_steps(request: RunRequest, address: str | None, watch: Stopwatch) -> FinishedRun:
     """Discover here, and score, validate and publish on a cluster if there is something for it to do."""
     with watch.during("discover"):
@@ -209,13 +236,11 @@ def _keep_account(request: RunRequest, scored: Scored, made: Account) -> None:
 def _scored_and_validated(
     request: RunRequest, run: Callable[..., Any], found: Discovery, watch: Stopwatch
 ) -> tuple[Scored, Verdict]:
-    with watch.during("turn"), slot(request, request.job.resources.concurrency_limit), watch.during(SCORE):
+    with watch.during(SCORE):
         scored: Scored = run(score_task, request, found)
     get_run_logger().info("scored: %s", describe(scored.progress))
-    # Validating needs what the limit counts only if it scores, too.
-    limit = request.job.resources.concurrency_limit if request.job.rescore.share else None
     try:
-        with watch.during("turn"), slot(request, limit), watch.during(VALIDATE):
+        with watch.during(VALIDATE):
             verdict: Verdict = run(validate_task, request, scored, found)
     except GateFailed:
         _keep_account(request, scored, account_of(watch.claim(), scored))

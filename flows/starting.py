@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from nightjar.flows.notifying import telling
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import JobError
 from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.run.request import RunRequest
 
@@ -56,7 +55,6 @@ def look_first(request: RunRequest, ray: str | None) -> bool:
     else:
         beginning = discover(request.storage, request.job, BEGINNING)
         schema = check_request(request, beginning)
-    check_output(request, ray)
     with Inspection(
         request, silent=True
     ) as inspection:  # the workers import the code again, so what it prints is in the run's logs
@@ -70,24 +68,6 @@ def look_first(request: RunRequest, ray: str | None) -> bool:
     return waits
 
 
-def check_output(request: RunRequest, ray: str | None) -> None:
-    """Check that this process may write to a local output, if this machine is to write there.
-
-    Raises:
-        JobError: It may not; names `output.uri`.
-    """
-    from nightjar.inference.output.owner import check_writable
-
-    try:
-        check_writable(request.output)
-    except JobError:
-        from nightjar.flows.cluster import named  # only now: Prefect is imported with it, which takes a second
-
-        # The machines of a named cluster may write where this one may not.
-        if request.engine == LOCAL or named(ray) is None:
-            raise
-
-
 def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: bool) -> CheckReport:
     """Check everything that a night needs besides its input; the cheapest checks come first.
 
@@ -96,14 +76,11 @@ def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: b
     """
     from nightjar.flows.cluster import named
     from nightjar.flows.pages.estimate import checked
-    from nightjar.flows.prefect_api.api import check_limit
     from nightjar.inference.run import checking
     from nightjar.inference.run.user_code import inspect_code
 
     checking.check_input(request, discovery)
-    check_output(request, ray)
-    limit = request.job.resources.concurrency_limit
-    notes = [check_limit(limit) if limit else "", inspect_code(request, elsewhere=named(ray) is not None)]
+    note = inspect_code(request, elsewhere=named(ray) is not None)
     if request.engine == LOCAL:
         found = checking.check(request, discovery)
     else:
@@ -112,4 +89,4 @@ def check(request: RunRequest, discovery: Discovery, ray: str | None, verbose: b
 
         with cluster(ray, request.job, {}, verbose):
             found = call(checking.check, request, discovery)
-    return checked(request, discovery, found, [note for note in notes if note])
+    return checked(request, discovery, found, [note] if note else [])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextvars
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -34,9 +34,7 @@ from nightjar.inference.errors import GateFailed, NightjarError, StorageError
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.progress import Progress
-from nightjar.inference.records import Event
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.results import Listener
 from nightjar.inference.validation.gates import GateResult
 
 
@@ -151,7 +149,7 @@ EVERY_S = 2.0
 """Seconds between two updates of the bar, if it has moved."""
 
 
-class ProgressArtifact(Listener):
+class ProgressArtifact:
     """A progress bar in Prefect's UI. A thread sends it, so that a slow or absent API never delays scoring."""
 
     def __init__(self, request: RunRequest) -> None:
@@ -171,12 +169,9 @@ class ProgressArtifact(Listener):
         self._done.set()
         self._thread.join(PATIENCE_S)
 
-    def progress(self, progress: Progress) -> None:
-        """Note the progress; the thread sends it when it is due."""
+    def show(self, progress: Progress) -> None:
+        """Show this progress, which may keep changing; the thread sends it when it is due."""
         self._latest = progress
-
-    def events(self, events: Sequence[Event]) -> None:
-        """Do nothing: the bar shows only totals."""
 
     def _loop(self) -> None:
         while True:

@@ -19,10 +19,8 @@ from nightjar.inference.history.run_status import (
     Standing,
 )
 from nightjar.inference.history.run_tables import worded
-from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, make_request
-from nightjar.inference.run.waiting import waits
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""
@@ -59,16 +57,8 @@ def status(request: RunRequest) -> RunStatus:
         holder=str(newest.state.holder) if newest.state.holder else None,
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
         warnings=tuple(found.warnings),
-        notes=(*_waits(request, newest), *found.notes, *found.unread),
+        notes=(*found.notes, *found.unread),
     )
-
-
-def _waits(request: RunRequest, newest: revs.Revision) -> tuple[str, ...]:
-    """What the next step of the run, or a command that continues it, waits for."""
-    ended, openers = newest.state.ended, newest.state.openers
-    after = max(ended.at if ended else "", openers[-1][1].at if openers else "")
-    found = waits(request, after)
-    return (str(found),) if found else ()
 
 
 def status_text(found: RunStatus) -> str:

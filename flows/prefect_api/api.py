@@ -14,7 +14,7 @@ import httpx
 from packaging.version import Version
 from prefect.client.base import ServerType
 from prefect.client.orchestration import SyncPrefectClient, get_client
-from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.exceptions import PrefectException
 from prefect.settings import (
     PREFECT_API_URL,
     PREFECT_CLIENT_MAX_RETRIES,
@@ -23,7 +23,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from nightjar.inference.errors import ClusterError, JobError
+from nightjar.inference.errors import ClusterError
 from nightjar.inference.storage.locations import without_password
 
 _FOR_WORKERS = ("PREFECT_API_URL", "PREFECT_CLIENT_MAX_RETRIES", "PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED")
@@ -84,45 +84,12 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
-def check_limit(name: str) -> str:
-    """Check that the API has the limit of `resources.concurrency_limit`.
-
-    Returns a note if this cannot be known yet, else an empty text.
-
-    Raises:
-        JobError: The configured API has no such limit.
-        ClusterError: The configured API does not answer, or does not let this command in.
-    """
-    url = PREFECT_API_URL.value()
-    if not url:
-        return (
-            f"resources.concurrency_limit: {name!r} was not looked up: a Prefect server keeps the limits, and "
-            "PREFECT_API_URL is not set. A run's own server has only the limits in this machine's Prefect database; "
-            f"if {name!r} is not there, the run ends before it scores (`prefect gcl create {name} --limit 1`)"
-        )
-    ask_api(url)
-    with _client(url) as client:
-        try:
-            client.read_global_concurrency_limit_by_name(name)
-        except ObjectNotFound as error:
-            raise no_such_limit(name) from error
-    return ""
-
-
 def is_away(error: BaseException | None) -> bool:
     """Whether a request failed for a reason that may pass: no answer, or an error of the server."""
     if isinstance(error, httpx.HTTPStatusError):
         # 408 and 429 as in Prefect's own client: a time-out, and too many requests.
         return error.response.is_server_error or error.response.status_code in (408, 429)
     return isinstance(error, httpx.TransportError)
-
-
-def no_such_limit(name: str) -> JobError:
-    """The error for a missing limit: names the job's key, and the command that creates the limit."""
-    return JobError(
-        f"resources.concurrency_limit: Prefect has no limit {name!r}; create it with "
-        f"`prefect gcl create {name} --limit 1`"
-    )
 
 
 def api_url() -> str:

@@ -43,11 +43,9 @@ from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import (
     Manifest,
-    Refused,
     manifest_of,
     read_manifest,
     read_profile,
-    read_refused,
 )
 
 MAX_NIGHTS = 30
@@ -224,8 +222,8 @@ INCIDENTS_SHOWN = 50
 class Report(RunNow):
     """The newest revision of a run, as it stands now.
 
-    manifest: also of one that is not to be published; manifest_uri: its URI. gates: also of a revision that they
-    refused; if that was before anything was scored, only those that did not pass. metrics: of the audit, with the
+    manifest: also of one that is not to be published; manifest_uri: its URI. gates: of a revision that they
+    refused before anything was scored, only those that did not pass. metrics: of the audit, with the
     evaluation of labels that came late, if any. trend: the nights before and, last, this one; empty if its figures are
     not known. compared: the columns beside those of other nights. account: where the time of the last command that
     scored went, if it came to its end. cost: of its workers. slow: the slowest shard, if it took much longer than the
@@ -268,9 +266,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
     file = written.published.manifest if written else f"manifest-{_judged(newest):06d}.json"
     file = join(request.output if written else newest.uri, file)
     manifest = found.manifest if written else known(lambda: _unpublished(storage, file))
-    refused = None if manifest else known(lambda: read_refused(storage, newest.uri, _judged(newest)))
-    judged: Manifest | Refused | None = manifest or refused
-    metrics = judged.metrics if judged else None
+    metrics = manifest.metrics if manifest else None
     if metrics and late and late.revision == newest.number:
         metrics = late.instead_of(metrics)
     date = state.planned.date if state.planned else request.date
@@ -279,10 +275,10 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
     if metrics and progress.done_shards == progress.shards:
         earlier = known(lambda: trend(storage, request.output, date)) or ()
         nights = (*earlier, night_figures(date, progress.counts, metrics))
-    compared = known(lambda: _compared(request, newest, date, judged.profile if judged else None)) or ()
+    compared = known(lambda: _compared(request, newest, date, manifest.profile if manifest else None)) or ()
     identity = known(lambda: identity_of_plan(storage, newest.uri, state))
     read = RunReport(request, newest)
-    gates = judged.gates if judged else _kept_gates(found.line)
+    gates = manifest.gates if manifest else _kept_gates(found.line)
     return Report(
         **{**as_line(found), "manifest": manifest, "gates": gates, "unread": tuple(dict.fromkeys(unread))},
         manifest_uri=file if manifest else "",
@@ -321,7 +317,7 @@ def _compared(
 
 
 def _unpublished(storage: Storage, file: str) -> Manifest | None:
-    """The manifest of a revision that passed its gates and is not to be published; None if it did not pass."""
+    """The manifest of a revision whose publication was not begun; None if it was not judged."""
     try:
         return manifest_of(storage.read(file), file)
     except Missing:

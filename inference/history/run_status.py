@@ -31,7 +31,7 @@ from nightjar.inference.validation.gates import GateResult, told
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 SILENT = "silent"
-"""The state of a run whose process, on another machine, gives no sign of life: gone, hanging, or between two steps."""
+"""The state of a run whose process, on another machine, gives no sign of life: gone, or hanging."""
 
 WAITING = "waiting"
 """The state of a run that has no ledger yet, because it waits for its input or for its turn."""
@@ -103,7 +103,7 @@ class Standing:
 
 _CAUSES = {
     "killed": "its process ended without a word: it was killed, or the machine was lost",
-    SILENT: "no sign of life from its writer: gone, hanging, or waiting between two steps (its page says)",
+    SILENT: "no sign of life from its writer: gone, or hanging",
     "rolled back": "it was published; a person rolled it back or unpublished it since",
 }
 

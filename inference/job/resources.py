@@ -91,10 +91,10 @@ _READ_AT_START |= {"CUDA_VISIBLE_DEVICES"}
 
 
 class Resources(Section):
-    """The actor pool; everything but `actors` and `concurrency_limit` is per actor.
+    """The actor pool; everything but `actors` is per actor.
 
     memory_gb: in GiB. custom: amounts of resources that the cluster's owner or Ray has named. labels: of the nodes that
-    will do. concurrency_limit: the name of a global concurrency limit in Prefect, shared by jobs that share GPUs.
+    will do.
     """
 
     actors: Annotated[
@@ -106,7 +106,6 @@ class Resources(Section):
     custom: dict[str, Annotated[float, Field(gt=0)]] = Field(default={})
     labels: dict[str, str] = Field(default={})
     runtime_env: RuntimeEnv = RuntimeEnv()
-    concurrency_limit: str | None = Field(default=None, min_length=1)
 
     @field_validator("custom")
     @classmethod

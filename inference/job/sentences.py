@@ -48,7 +48,7 @@ _OTHER_NAMES: dict[str, str] = {
     "retries": "retry.attempts",
     "workers": "resources.actors",
 }
-"""Names of Ray Data and others → our key; the spelling alone would suggest `concurrency_limit` for `concurrency`."""
+"""Names of Ray Data and others → our key."""
 
 _WITHOUT_VALUE = {"missing", "string_too_short", "string_too_long", "too_short"}
 _MAY_BE_SECRET = re.compile(r"notify(\.webhook\w*)?|resources\.runtime_env\.env_vars(\..*)?")

@@ -102,14 +102,9 @@ class Revoked(Failed):
 
 @dataclass(frozen=True, slots=True)
 class Packages:
-    """The packages, by name, with which preflight loaded the model, or with which results that were taken over were
-    scored.
-
-    adopted_from: the name of the revision from which the results were taken over.
-    """
+    """The packages, by name, with which preflight loaded the model, here or where results were taken over from."""
 
     loaded: Mapping[str, str]
-    adopted_from: str = field(default="", metadata=SELDOM)
 
 
 @dataclass(frozen=True, slots=True)

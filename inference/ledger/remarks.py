@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
-from nightjar.inference.records import Receipt, Seen, least
+from nightjar.inference.records import Seen, least
 from nightjar.inference.witness.seen import Collection, sentences
 
 FEW_CUTS = 3
@@ -19,24 +19,19 @@ class Remarks:
     """What the ledger says about the results of one identity, also about results that were taken over.
 
     again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
-    used that the identity does not cover. loaded: the packages with which results were scored. tried: the packages with
-    which preflight last loaded the model. unproven: whether `tried` has no result yet. snapshots: of the table that
-    is the input, that of the first plan and that of the last.
+    used that the identity does not cover. loaded: the packages with which preflights loaded the model. snapshots: of
+    the table that is the input, that of the first plan and that of the last.
     """
 
     again: tuple[str, ...] = ()
     preflight: tuple[str, ...] = ()
     outside: Collection = field(default_factory=Collection)
     loaded: States = field(default_factory=dict)
-    tried: Mapping[str, str] = field(default_factory=dict)
-    unproven: bool = False
     snapshots: tuple[str, ...] = ()
 
     def fold(self, line: Line) -> None:
         """Add one line of the ledger."""
         match line:
-            case Receipt() if self.unproven and not line.adopted_from:
-                self.loaded, self.unproven = added(self.loaded, self.tried), False
             case Planned():
                 self.again += tuple(why for why in line.again if why not in self.again)
                 if line.snapshot:
@@ -45,26 +40,24 @@ class Remarks:
                 self.outside.add(line)
             case Preflight():
                 self.preflight = line.notes
-            case Packages() if line.adopted_from:
-                self.loaded = added(self.loaded, line.loaded)
             case Packages():
-                self.tried, self.unproven = line.loaded, True
+                self.loaded = added(self.loaded, line.loaded)
             case _:
                 pass
 
-    def lacking(self, source: Remarks, name: str) -> list[Line]:
-        """The lines that add to this ledger what `source` knows about results that are taken over.
-
-        name: the revision from which they are taken over.
-        """
+    def lacking(self, source: Remarks) -> list[Line]:
+        """The lines that add to this ledger what `source` knows about results that are taken over."""
         lines: list[Line] = [*self.noticed(source.outside.all())]
         for depth in range(max(map(len, source.loaded.values()), default=0)):
             layer = {package: states[depth] for package, states in source.loaded.items() if len(states) > depth}
-            if added(self.loaded, layer) != self.loaded:
-                lines.append(Packages(layer, name))
+            lines += self.news(layer)
         if source.preflight and not self.preflight:
             lines.append(Preflight(source.preflight))
         return lines
+
+    def news(self, loaded: Mapping[str, str]) -> list[Line]:
+        """The line for packages of which one is not known yet."""
+        return [Packages(loaded)] if added(self.loaded, loaded) != self.loaded else []
 
     def noticed(self, seen: Iterable[Seen]) -> list[Seen]:
         """Return those of the seen things that are new: each is a line of the ledger."""
@@ -73,13 +66,12 @@ class Remarks:
 
     def notes(self, batches_cut: int, ceilings: Sequence[int] = ()) -> tuple[str, ...]:
         """The sentences to show, without `again`, which is shown before them. batches_cut, ceilings: of the run."""
-        loaded = added(self.loaded, self.tried) if self.unproven else self.loaded
         return (
             *_of_table(self.snapshots),
             *self.preflight,
             *cut_batches(batches_cut),
             *small_batches(ceilings),
-            *_others(changes(loaded)),
+            *_others(changes(self.loaded)),
             *sentences(self.outside.all()),
         )
 

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyarrow import fs
 
 from nightjar.inference.arrow_types import row_bytes
@@ -18,7 +19,7 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.parts import DATA, STATES, checksum, epoch_of, stem_of
+from nightjar.inference.output.parts import DATA, checksum, epoch_of, stem_of
 from nightjar.inference.output.revisions import RevisionFile, is_finished, read_verified, revision_in, run_folder
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
@@ -62,6 +63,17 @@ class Files:
     def uris(self) -> tuple[str, ...]:
         """The URIs of the Parquet files."""
         return tuple(uri for uri, _, _ in self.sized())
+
+    @cached_property
+    def columns(self) -> pa.Schema | None:
+        """The columns of the files, which all have the same; None without any file."""
+        if not self.uris:
+            return None
+        with self.storage.open(self.uris[0]) as file:
+            try:
+                return pq.read_schema(file)
+            except OSError as error:
+                raise storage_error(error, self.uris[0]) from error
 
     def sized(self) -> Iterator[tuple[str, int, int]]:
         """The URI of each Parquet file, its rows and its bytes."""
@@ -177,12 +189,11 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
 
 
 def sweep_late(storage: Storage, night: Files) -> str:
-    """Delete the files in the folders of a night's data and states that a worker wrote and that are of none of its
-    parts: one that was cut off may finish a write after the sweep. Returns a sentence if there were any.
+    """Delete the files in the folder of a night's data that a worker wrote and that are none of its parts: one that was
+    cut off may finish a write after the sweep. Returns a sentence if there were any.
     """
     named = set(map(stem_of, night.parts["name"].to_pylist()))
-    folders = [night.data, join(night.folder, STATES)] if night.data else []
-    files = [file.uri for folder in folders for file in storage.list(folder)]
+    files = [file.uri for file in storage.list(night.data)] if night.data else []
     late = [uri for uri in files if stem_of(uri) not in named and epoch_of(uri) is not None]
     if not late:
         return ""

@@ -63,11 +63,6 @@ def total(table: pa.Table, column: str) -> int:
     return int(pc.sum(table[column]).as_py() or 0)
 
 
-def part_names(table: pa.Table, kind: str) -> list[str]:
-    """Names of the parts (`data` or `quarantine`), in plan order."""
-    return [name for _, name in parts_of_shards(table, kind)]
-
-
 def parts_of_shards(table: pa.Table, kind: str) -> list[tuple[str, str]]:
     """Each shard that has a part of this kind, and the part's name, in plan order."""
     names: list[str | None] = pc.struct_field(table[kind].combine_chunks(), "name").to_pylist()

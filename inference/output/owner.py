@@ -83,23 +83,6 @@ def naming_output(output: str) -> Iterator[None]:
         raise
 
 
-def check_writable(output: str) -> None:
-    """Find a local output that this process may not write to, without a request to the storage. What only a write can
-    find, the first write finds.
-
-    Raises:
-        JobError: it may not; names `output.uri`.
-    """
-    if not is_local(output):
-        return
-    folder = _existing(output)
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise JobError(
-            f"output.uri: nothing can be written to {output}: {folder} may not be written; allow it to the user this "
-            "process runs as, or choose another place"
-        )
-
-
 _RESERVE, _RESERVED_SHARE = 256 << 20, 0.02
 """The free space at which a run stops, in bytes or as a share of the disk: on a full disk no ledger can be written."""
 

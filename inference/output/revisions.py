@@ -182,7 +182,7 @@ def adopt(
         while window := list(islice(lines, _WINDOW)):
             copied = [done for done in pool.map(copy, window) if done is not None]
             # The results bring along what is known about how they were scored.
-            remarks = writer.state.about.lacking(source.state.about, f"r{source.number}") if copied else []
+            remarks = writer.state.about.lacking(source.state.about) if copied else []
             try:
                 writer.append([*remarks, *(receipt for receipt, _ in copied)])
             except Fenced:
@@ -223,7 +223,7 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     storage = writer.ledger.storage
     table = outcomes.outcomes(plan, writer.ledger, writer.state)
     writer.check()
-    named = {stem_of(name) for kind in ("data", "quarantine") for name in outcomes.part_names(table, kind)}
+    named = {stem_of(name) for kind in (DATA, "quarantine") for _, name in outcomes.parts_of_shards(table, kind)}
     begun = storage.leftovers(uri)
     # Listed afterwards, so that a file that becomes a part in between is found as a part.
     folders = DATA, "quarantine", STATES

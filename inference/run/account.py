@@ -31,7 +31,7 @@ class Account:
 
     wall_s: how long the night took, on every page: from the start of the last command that scored it until its last
     step ended. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and Ray start.
-    `input`: it is waited for. `discover`. `turn`: other runs end first. `plan`. `load`: preflight loads the model.
+    `input`: it is waited for. `discover`. `plan`. `load`: preflight loads the model.
     `actors`: in each pass, until the first shard is begun. `score`. `wait`: before failed shards are tried again.
     `close`: the score step ends. `again`: score steps before the last one, which failed, or whose parts an audit found
     damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes around the steps.

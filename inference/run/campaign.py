@@ -30,7 +30,6 @@ from nightjar.inference.output.owner import check_room
 from nightjar.inference.records import Event, Failed, Receipt, Seen
 from nightjar.inference.run.account import SCORE
 from nightjar.inference.run.failures import ALIKE, LONG_ALIKE, Failures, Pending, Underway
-from nightjar.inference.run.results import Listeners
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.stopwatch import Stopwatch
@@ -59,7 +58,6 @@ class Campaign:
     engine: Engine
     writer: LedgerWriter
     fingerprint: str
-    listeners: Listeners
     watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
     workers: int = 0
     first_event_at: float = 0.0
@@ -127,9 +125,7 @@ class Campaign:
         underway = Underway()
         ended = self._follow(pending, underway)
         self.workers = max(self.workers, len(underway.workers))
-        deaths = underway.deaths(ended)
-        self.listeners.events(deaths)
-        for death in deaths:
+        for death in underway.deaths(ended):
             self._charge(death)
         self.flush()
         self._check_budget()
@@ -148,7 +144,6 @@ class Campaign:
             for batch in events:
                 if batch:  # it is empty where nothing happened for a while
                     self.watch.turn_to(SCORE)
-                self.listeners.events(batch)
                 for event in batch:
                     underway.take(event)
                     self._take(event)
@@ -175,7 +170,6 @@ class Campaign:
         if self._waiting:
             appended, self._waiting = self._waiting, []
             self.writer.append(appended)
-            self.listeners.progress(self.progress)
 
     def _take(self, event: Event) -> None:
         """Write one event to the ledger, if the ledger needs it."""

@@ -26,7 +26,7 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.ledger.epochs import LedgerWriter
-from nightjar.inference.ledger.lines import Line, Packages, Preflight
+from nightjar.inference.ledger.lines import Line, Preflight
 from nightjar.inference.messages import nearest
 from nightjar.inference.metrics.slices import TASKS, evaluator_of
 from nightjar.inference.output import targets
@@ -297,10 +297,8 @@ def keep_external_reads(job: Job, loaded: Loaded, notes: Sequence[str], writer: 
     about = writer.state.about
     refuse_external_reads(job, loaded.outside)
     refuse_external_reads(job, about.outside.all(), _BEFORE)
-    lines: list[Line] = [*about.noticed(loaded.outside)]
+    lines: list[Line] = [*about.noticed(loaded.outside), *about.news(loaded.packages)]
     # If nothing is left to score, nothing was loaded.
-    if loaded.packages and loaded.packages != about.tried:
-        lines.append(Packages(loaded.packages))
     if loaded.packages and tuple(notes) != about.preflight:
         lines.append(Preflight(tuple(notes)))
     if lines:

@@ -28,9 +28,10 @@ from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import run_folder
 from nightjar.inference.scoring.assignment import OfRun, WorkerSpec, read_schema
-from nightjar.inference.storage.lake import LakeStorage, pinned
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.locations import location
 from nightjar.inference.storage.protocol import Storage, join, read_control
+from nightjar.inference.storage.registries import pinned
 
 _DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")

@@ -8,7 +8,7 @@ matters is in the ledger, so that any step may be repeated, by anybody, at any t
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import replace
 
 from nightjar.inference.engine import opened
@@ -19,6 +19,7 @@ from nightjar.inference.input.plan import Discovery, Plan
 from nightjar.inference.input.plan import discover as discover_input
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Doing
+from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output import latest_view, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -27,7 +28,7 @@ from nightjar.inference.run.lease import leased
 from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.refusals import check_columns, check_labels, check_without_input, keep_external_reads, told
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.results import Listener, Listeners, Scored
+from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import (
     check_not_taken_back,
     claim,
@@ -59,8 +60,10 @@ def discover(request: RunRequest) -> Discovery:
     return discovery
 
 
-def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listener] = ()) -> Scored:
+def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], None] = lambda _: None) -> Scored:
     """Score every shard without a receipt in the ledger.
+
+    tell: called once, with the run's own progress, which keeps changing while it scores.
 
     Raises:
         Held: Another writer holds the run.
@@ -68,7 +71,7 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
         GateFailed: There is too little input, or too much; nothing was scored.
         RunFailed: Some shards have no result; the others are committed.
     """
-    began, told_of, watch = time.time(), Listeners(listeners), Stopwatch("plan")
+    began, watch = time.time(), Stopwatch("plan")
     identity = identity_of(request, discovery.schema)
     newest, now = _caught_up(request)
     number = number_for(newest, request, now)
@@ -95,11 +98,11 @@ def score(request: RunRequest, discovery: Discovery, listeners: Sequence[Listene
             rows=None if made.uncounted or request.job.input.where else made.rows,
             described=writer.state.planned.described,
         )
-        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, told_of, watch)
-        told_of.progress(progress)
+        campaign = Campaign(made, spec, engine, writer, identity.fingerprint, watch)
+        tell(progress)
         gates.enforce(judge_input(request.storage, request.job, request.date, discovery))
         with watch.during("load"):
-            loaded = _preflight(engine, spec, made, writer, told_of)
+            loaded = _preflight(engine, spec, made, writer)
         keep_external_reads(request.job, loaded, told(request, loaded), writer)
         campaign.run()
         watch.turn_to("close")
@@ -126,16 +129,16 @@ def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snaps
     for snapshot in request.scoring.snapshots:
         keep(request.storage, request.output, snapshot)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    settled = newest is not None and finish_publication(request, newest)
-    now = publish.newest(request.storage, request.output) if newest is None else None
-    # An earlier command may have published and ended before this. If it fails now, this run's publication reports it.
-    date = request.date if settled else None
-    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
-    commit_tables(request)
-    return newest, now
+    if newest is None:
+        return None, publish.newest(request.storage, request.output)
+    if finish_publication(request, newest):
+        # If this fails now, the run's publication does it and says so.
+        latest_view.refresh(request.storage, request.output, request.job.name, request.date)
+        commit_tables(request)
+    return newest, None
 
 
-def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter, listeners: Listeners) -> Loaded:
+def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> Loaded:
     """Try labels and model, unless nothing is left to score."""
     left = next((shard for shard in made.shards() if shard.id not in writer.state.committed), None)
     if left is None:
@@ -144,5 +147,4 @@ def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWrite
     check_labels(spec.storage, spec.job, spec.schema, places, all_alike=True)
     engine.check_capacity(spec.job)
     writer.append([Doing("load")])
-    listeners.progress(writer.state.progress)
     return engine.preflight(spec, places)

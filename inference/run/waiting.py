@@ -5,7 +5,6 @@ begin, is kept beside its revisions, for `nightjar status`.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -150,18 +149,16 @@ def _counted(files: int) -> str:
     return f"{files:,} file{'' if files == 1 else 's'} there"
 
 
-_FOLDER = "waits"
+_WAITS = "waits.json"
 
-SIGN_S = 60.0
-"""Seconds between two signs of life of a process that waits: a wait for a slot may take the whole night."""
-
-SILENT_S = 600.0
-"""Seconds without a sign of life after which a process on another machine is silent; clocks may differ by minutes."""
+SILENT_S = 1800.0
+"""Seconds without a sign of life after which a process on another machine is silent; clocks may differ by minutes. A
+sign of life is what a run says: `_SAID_EVERY_S`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """A wait of a process before its run goes on: a file beside the run's revisions."""
+    """A wait of a process before its run begins: a file beside the run's revisions, of the last one that said so."""
 
     job: str
     sentence: str
@@ -186,56 +183,41 @@ class Waits:
 
 
 @contextmanager
-def keeping(request: RunRequest, sign_s: float = SIGN_S) -> Iterator[Callable[[str], None]]:
+def keeping(request: RunRequest) -> Iterator[Callable[[str], None]]:
     """Keep the last sentence given to the yielded function in a file, until the end of the block.
 
-    sign_s: the seconds between two signs of life. Does nothing if the output belongs to another job, or if the storage
-    is away.
+    Does nothing if the output belongs to another job, or if the storage is away.
     """
-    holder = this_holder("waits", request.flow_run, request.engine)
-    uri = join(request.run_uri, _FOLDER, f"{holder.nonce}.json")
-    said, over, writing = list[str](), threading.Event(), threading.Lock()
-
-    def write() -> None:
-        with writing, suppress(StorageError, JobError):
-            request.check_owner()
-            told = Waits(request.job.name, said[-1], holder, utc())
-            request.storage.write(uri, json.dumps(to_json(told)).encode())
-
-    def give_signs() -> None:
-        while not over.wait(sign_s):
-            write()
-
-    signs = threading.Thread(target=give_signs, daemon=True, name="nightjar-waits")
+    holder, uri = this_holder("waits", request.flow_run, request.engine), join(request.run_uri, _WAITS)
+    kept = False
 
     def keep(sentence: str) -> None:
-        said.append(sentence)
-        write()
-        if not signs.is_alive():
-            signs.start()
+        nonlocal kept
+        with suppress(StorageError, JobError):
+            request.check_owner()
+            told = Waits(request.job.name, sentence, holder, utc())
+            request.storage.write(uri, json.dumps(to_json(told)).encode())
+            kept = True
 
     try:
         yield keep
     finally:
-        over.set()
-        if said:
-            signs.join()  # else it might write once more what is deleted here
+        if kept:
             with suppress(StorageError):
                 request.storage.delete([uri])
 
 
 def waits(request: RunRequest, after: str = "") -> Waits | None:
-    """The wait of a run; of several processes, the last that began. None if no process waits that may be alive.
+    """The wait of a run; None if no process waits that may be alive.
 
-    after: ignore waits that began before this time, in UTC, as ISO 8601.
+    after: ignore a wait that began before this time, in UTC, as ISO 8601.
     """
-    storage, job, found = request.storage, request.job.name, []
-    for entry in storage.list(join(request.run_uri, _FOLDER)):
-        # The wait may end just now; and a damaged file is ignored.
-        with suppress(StorageError, ValueError, LookupError, TypeError, AttributeError):
-            found.append(of_json(Waits, json.loads(storage.read(entry.uri))))
-    alive = [each for each in found if each.job == job and each.holder.at >= after and not is_dead(each.holder)]
-    return max(alive, key=lambda each: (not each.silent, each.holder.at), default=None)
+    try:
+        found = of_json(Waits, json.loads(request.storage.read(join(request.run_uri, _WAITS))))
+    except (Missing, ValueError, LookupError, TypeError, AttributeError):
+        return None  # a damaged file is ignored
+    mine = found.job == request.job.name and found.holder.at >= after
+    return found if mine and not is_dead(found.holder) else None
 
 
 _NOTE = "not-begun.json"

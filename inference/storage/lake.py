@@ -1,5 +1,5 @@
 """The storage that chooses by a URI's scheme: local files (`local`); S3, GCS and Azure (`bucket`); web servers (`web`);
-the Hugging Face Hub (`hub`) and MLflow (`mlflow`), which hold models alone and are only read.
+the Hugging Face Hub and MLflow (`registries`), which hold models alone and are only read.
 
 An SDK is imported when it is first needed, so a run over local files never loads one.
 """
@@ -10,16 +10,12 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import islice
 from typing import Any
 
 from nightjar.inference.errors import AlreadyExists, StorageError
 from nightjar.inference.storage.credentials import Keys, StorageSettings
-from nightjar.inference.storage.locations import COMMIT, HUB, MODELS, is_registered, queries, remember, root_of
-from nightjar.inference.storage.protocol import Forwarding, Names, Storage, T, is_local, is_web, join
-
-_BULK = 1000
-"""Objects deleted by one request: the limit of S3's bulk delete."""
+from nightjar.inference.storage.locations import is_registered, queries, remember, root_of
+from nightjar.inference.storage.protocol import Forwarding, Storage, T, is_local, is_web, join
 
 
 @dataclass(frozen=True)
@@ -43,15 +39,6 @@ class LakeStorage(Forwarding):
     def __reduce__(self) -> tuple[Any, ...]:
         # The copy opens its own connections.
         return _restored, (self.settings, queries())
-
-    def delete(self, uris: Iterable[str]) -> None:
-        rest = iter(uris)
-        while batch := tuple(islice(rest, _BULK)):
-            groups: dict[str, Names] = {}
-            for uri in batch:
-                groups.setdefault(_root(uri), []).append(uri)
-            for group in groups.values():
-                self._backend(group[0]).delete(group)
 
     def copy(self, source: str, target: str) -> None:
         if _root(source) != _root(target) and not (is_registered(source) and is_local(target)):
@@ -79,11 +66,11 @@ class LakeStorage(Forwarding):
 
             return WebStorage(root, self.settings)
         if root.startswith("hf://"):
-            from nightjar.inference.storage.hub import HubStorage
+            from nightjar.inference.storage.registries import HubStorage
 
             return HubStorage(root)
         if is_registered(root):
-            from nightjar.inference.storage.mlflow import ArtifactStorage
+            from nightjar.inference.storage.registries import ArtifactStorage
 
             return ArtifactStorage(root)
         from nightjar.inference.storage.bucket import BucketStorage
@@ -130,25 +117,3 @@ def _root(uri: str) -> str:
     if not separator or scheme not in {"s3", "gs", "az", "http", "https"} or not bucket:
         raise StorageError(f"{uri!r} is neither an absolute path nor s3://, gs:// or az:// with a bucket")
     return f"{scheme}://{bucket}"
-
-
-def pinned(path: str) -> str:
-    """The path with what it means now: a commit of the Hub, a version of MLflow's registry.
-
-    `hf://org/name@main` and `models:/name@champion` mean something else from day to day; a run resolves them once.
-
-    Raises:
-        JobError: There is no such model, revision or alias; or the registry's client is not installed.
-        StorageError: The registry could not be asked.
-    """
-    if found := HUB.fullmatch(path):
-        if COMMIT.fullmatch(found["revision"] or ""):
-            return path
-        from nightjar.inference.storage.hub import commit_of
-
-        return f"hf://{found['id']}@{commit_of(found['id'], found['revision'])}{found['rest'] or ''}"
-    if (found := MODELS.fullmatch(path)) and found["alias"]:
-        from nightjar.inference.storage.mlflow import version_of
-
-        return f"models:/{found['id']}/{version_of(found['id'], found['alias'])}{found['rest'] or ''}"
-    return path

@@ -89,7 +89,7 @@ class Storage(Protocol):
         """
 
     def delete(self, uris: Iterable[str]) -> None:
-        """Delete these objects. An object that does not exist is no error."""
+        """Delete these objects of one bucket or file system. An object that does not exist is no error."""
 
     def copy(self, source: str, target: str) -> None:
         """Copy within one bucket or file system without reading the bytes; replaces the target.
@@ -246,8 +246,8 @@ class Forwarding(ABC):
         return self._forward("open", uri, lambda other: other.open(uri))
 
     def delete(self, uris: Iterable[str]) -> None:
-        all_uris = tuple(uris)
-        self._forward("delete", all_uris[0] if all_uris else "", lambda other: other.delete(all_uris))
+        if all_uris := tuple(uris):
+            self._forward("delete", all_uris[0], lambda other: other.delete(all_uris))
 
     def copy(self, source: str, target: str) -> None:
         self._forward("copy", target, lambda other: other.copy(source, target))

@@ -1,6 +1,4 @@
-"""The manifest of a validated revision: totals, gates, metrics, versions, and the name of the list of shards. And what
-the gates saw of a revision that they refused, which is kept beside it for the report of the night.
-"""
+"""The manifest of a revision that was judged: totals, gates, metrics, versions, and the name of the list of shards."""
 
 from __future__ import annotations
 
@@ -12,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import GateFailed, JobError, Missing, StorageError
+from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
-from nightjar.inference.identity.packages import installed_packages
+from nightjar.inference.identity.packages import added, installed_packages
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.ledger.endings import utc
@@ -108,8 +106,8 @@ class Manifest:
 
     def remarks(self) -> Remarks:
         """What a person should know, with the packages as they are installed now: nothing is loaded any more."""
-        now, outside = installed_packages(self.loaded), Collection(self.outside)
-        return Remarks(self.again, self.preflight, outside, dict(self.loaded), now, True, self.snapshots)
+        loaded = added(dict(self.loaded), installed_packages(self.loaded))
+        return Remarks(self.again, self.preflight, Collection(self.outside), loaded, self.snapshots)
 
 
 def manifest_of(raw: bytes, file: str) -> Manifest:
@@ -221,46 +219,3 @@ def write_manifest(
     storage.create(join(uri, name), raw)
     folder = f"runs/{run_id}/r{revision}"
     return Published(revision, f"{folder}/{name}", checksum(raw), date), f"{folder}/{shards_name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """`refused-<epoch>.json`. gates: all, also those that passed. at: UTC, as ISO 8601. profile: as in `Manifest`."""
-
-    gates: tuple[GateResult, ...]
-    metrics: Figures
-    at: str
-    profile: RevisionFile | None = field(default=None, metadata=SELDOM)
-
-
-def keep_refused(writer: LedgerWriter, uri: str, refusal: GateFailed, metrics: Figures, audited: Audited) -> None:
-    """Keep what the gates saw when they refused the revision. uri: of the revision.
-
-    The refusal is what ends the run: a storage that fails here, too, is a note to it.
-    """
-    storage, epoch = writer.ledger.storage, writer.epoch
-    try:
-        profile = write_profile(storage, uri, epoch, audited.metrics)
-        kept = Refused(gates=refusal.gates, metrics=metrics, at=utc(), profile=profile)
-        storage.create(join(uri, _refused_name(epoch)), json.dumps(to_json(kept), indent=1).encode())
-    except StorageError as error:
-        refusal.add_note(f"what the gates saw could not be kept for the report: {error}")
-
-
-def read_refused(storage: Storage, uri: str, epoch: int) -> Refused | None:
-    """What the gates saw when they refused the revision in this epoch; None if they did not. uri: of the revision.
-
-    Raises:
-        StorageError: The file cannot be read, or another version wrote it.
-    """
-    file = join(uri, _refused_name(epoch))
-    try:
-        return of_json(Refused, json.loads(storage.read(file)))
-    except Missing:
-        return None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise StorageError(f"{file}: not a list of gates that this version can read") from error
-
-
-def _refused_name(epoch: int) -> str:
-    return f"refused-{epoch:06d}.json"

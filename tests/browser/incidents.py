@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import html
 import io
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tempfile
@@ -172,16 +170,6 @@ class Trips:
         number = revision or max(int(path.name[1:]) for path in revisions.glob("r[0-9]*"))
         return Shot(revisions / f"r{number}" / "report.html", sections)
 
-    def terminal(self, *commands: tuple[str, str]) -> Shot:
-        """Commands and what they printed, as a page."""
-        shown = "".join(f"<b>$ {words}</b>\n{html.escape(printed.strip())}\n\n" for words, printed in commands)
-        style = "body{margin:0;background:#12161b}pre{margin:0;padding:16px 20px;color:#e6e9ec;font:13px/1.5 monospace;"
-        page = self.folder / "terminal.html"
-        page.write_text(
-            f"<style>{style}white-space:pre-wrap}}b{{color:#6fdd8b}}</style><main><pre>{shown.rstrip()}</pre></main>"
-        )
-        return Shot(page)
-
     def until(self, running: subprocess.Popen[str], condition: Callable[[], object], what: str) -> None:
         """Wait for something that a command does.
 
@@ -321,36 +309,6 @@ def slow_shard(lake: Trips) -> Shot:
     return lake.report("time")
 
 
-def queue(lake: Trips) -> Shot:
-    """Another job holds the only slot of the GPU."""
-    prefect = str(Path(nightjar()).with_name("prefect"))
-    subprocess.run([prefect, "gcl", "create", "gpu", "--limit", "1"], env=lake.env, check=True, capture_output=True)
-    resources = {"actors": 1, "concurrency_limit": "gpu"}
-    lake.job("time.sleep(3)", resources=resources)
-    lake.night(BEFORE)
-    lake.night(TONIGHT)
-    first = lake.start("run", "job.yaml", "--date", BEFORE, "--engine", "local")
-    second = None
-    try:
-        lake.until(first, lambda: lake.receipts(BEFORE) >= 1, "the first run scores")
-        second = lake.start("run", "job.yaml", "--date", TONIGHT, "--engine", "local")
-        told: list[str] = []
-        assert second.stdout is not None
-        while not any("waiting for" in line for line in told):
-            told.append(second.stdout.readline())
-            assert told[-1], "the second run ended"
-        words = f"nightjar run job.yaml --date {TONIGHT} --engine local"
-        inspected = subprocess.run(
-            [prefect, "gcl", "inspect", "gpu"], env=lake.env, check=True, capture_output=True, text=True
-        )
-        return lake.terminal((words, "".join(told)), ("prefect gcl inspect gpu", inspected.stdout))
-    finally:
-        for each in (second, first):
-            if each is not None:
-                each.send_signal(signal.SIGINT)
-                lake.said.append(each.communicate(timeout=COMMAND_S)[0])
-
-
 def half_missing(lake: Trips) -> Shot:
     """Half of the input did not come."""
     lake.job(checks=[{"rows": {"against": "last", "change": 0.3}}])
@@ -415,7 +373,6 @@ INCIDENTS: tuple[Callable[[Trips], Shot], ...] = (
     full_disk,
     lost_node,
     slow_shard,
-    queue,
     half_missing,
     duplicate_keys,
     late_label,

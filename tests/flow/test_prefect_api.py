@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import contextvars
 import datetime as dt
 import ipaddress
 import json
@@ -14,8 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
@@ -28,14 +26,11 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
-from prefect.client.schemas.actions import GlobalConcurrencyLimitCreate
-from prefect.logging import disable_run_logger
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_KEY,
     PREFECT_API_SSL_CERT_FILE,
     PREFECT_API_URL,
-    PREFECT_CLIENT_MAX_RETRIES,
     PREFECT_CLOUD_API_URL,
     PREFECT_SERVER_SERVICES_SCHEDULER_MIN_RUNS,
     PREFECT_UI_URL,
@@ -44,7 +39,6 @@ from prefect.settings import (
 
 from commands import DATE
 from forked import forked
-from nightjar.flows import waiting
 from nightjar.flows.cli import doctor
 from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.prefect_api.api import (
@@ -59,12 +53,8 @@ from nightjar.flows.prefect_api.ownserver import server_settings
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.inference.errors import (
     ClusterError,
-    JobError,
-    RunFailed,
     Transient,
 )
-from ports import quiet_ports
-from proxy import fault_proxy
 from service import client
 from support import Lake, answering, wait_until
 
@@ -261,35 +251,6 @@ def test_deployments_are_told_to_use_a_server_with_a_password() -> None:
         require_api()
 
 
-# ---- limits that jobs share ---------------------------------------------------------------------------------
-
-
-def test_a_limit_that_is_missing_is_found_before_the_night(tmp_path: Path, api_env: dict[str, str]) -> None:
-    """`check` says what the run would say after its discovery."""
-    lake = Lake(tmp_path).ready(resources__concurrency_limit="not-made")
-    said = (
-        "resources.concurrency_limit: Prefect has no limit 'not-made'; create it with "
-        "`prefect gcl create not-made --limit 1`"
-    )
-    checked = forked("check", lake.job_path, env=api_env)
-    assert (checked.returncode, checked.stdout, checked.stderr) == (2, "", f"nightjar: {said}\n")
-    with client(api_env["PREFECT_API_URL"]) as asked:
-        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="not-made", limit=1))
-    assert forked("check", lake.job_path, "--engine", "local", env=api_env).returncode == 0
-
-
-@pytest.mark.usefixtures("no_leftovers")
-def test_without_an_api_nobody_knows_the_limits_before_the_night(tmp_path: Path) -> None:
-    """`check` starts no server, and says so."""
-    env = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "home")}
-    lake = Lake(tmp_path / "lake").ready(resources__concurrency_limit="never-made")
-    checked = forked("check", lake.job_path, "--engine", "local", "--json", env=env)
-    assert checked.returncode == 0, checked.stderr
-    (said,) = json.loads(checked.stdout)["notes"]
-    assert said.startswith("resources.concurrency_limit: 'never-made' was not looked up: ")
-    assert "A run's own server has only the limits in this machine's Prefect database" in said
-
-
 # ---- the own server -----------------------------------------------------------------------------------------
 
 
@@ -351,28 +312,6 @@ def _lives(pid: int) -> bool:
         return False
 
 
-def test_a_run_that_waits_for_its_turn_outlives_an_api_that_is_away(
-    prefect_api: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Prefect itself gives up at once; a limit that does not exist is still said at once."""
-    monkeypatch.setattr(waiting, "_ASK_S", 0.2)
-    with client(prefect_api) as asked:
-        asked.create_global_concurrency_limit(GlobalConcurrencyLimitCreate(name="waited-for", limit=1))
-    (port,) = quiet_ports(1)
-    patient = {PREFECT_API_URL: f"http://127.0.0.1:{port}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
-    with ThreadPoolExecutor(1) as pool, ExitStack() as stack:
-        stack.enter_context(temporary_settings(patient))
-        stack.enter_context(disable_run_logger())
-        with fault_proxy(prefect_api, port), pytest.raises(JobError, match="tpus"):
-            waiting._acquired("tpus", print)
-        # Nobody listens there now, as where a server has ended.
-        acquired = pool.submit(contextvars.copy_context().run, waiting._acquired, "waited-for", print)
-        with pytest.raises(TimeoutError):
-            acquired.result(3)
-        stack.enter_context(fault_proxy(prefect_api, port))
-        acquired.result(60).close()
-
-
 def test_a_fault_of_a_disk_is_no_fault_of_the_api(lake: Lake, prefect_api: str) -> None:
     """The flow met it in its own code: the run failed, which is not "nothing was scored"."""
     lake.ready()
@@ -395,15 +334,3 @@ def test_what_may_pass_is_told_by_the_answer(status: int, away: bool) -> None:
     with pytest.raises(httpx.HTTPStatusError) as told:
         answer.raise_for_status()
     assert is_away(told.value) == away
-
-
-def test_an_api_that_stays_away_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(waiting, "_ASK_S", 0.01)
-    monkeypatch.setattr(waiting, "_AWAY_S", 0.1)
-    nobody = {PREFECT_API_URL: f"http://127.0.0.1:{quiet_ports(1)[0]}/api", PREFECT_CLIENT_MAX_RETRIES: 0}
-    with (
-        temporary_settings(nobody),
-        disable_run_logger(),
-        pytest.raises(RunFailed, match="no slot of the concurrency limit 'gpus'"),
-    ):
-        waiting._acquired("gpus", print)

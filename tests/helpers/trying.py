@@ -72,7 +72,7 @@ def become(root: Path, way: Way) -> str:
     if said:
         return f"{SAID}: {said}"
     after, _ = preflight(root)
-    about = Remarks(loaded=added({}, before.packages), tried=after.packages, unproven=True)
+    about = Remarks(loaded=added(added({}, before.packages), after.packages))
     if changed := about.notes(0):
         return f"{SAID}: {changed}"
     if way.rows and (noticed := score(root)):

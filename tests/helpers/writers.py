@@ -24,7 +24,7 @@ from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import published_run
-from nightjar.inference.output.outcomes import part_names
+from nightjar.inference.output.outcomes import parts_of_shards
 from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.run.approving import answer
 from nightjar.inference.run.request import RunRequest
@@ -252,4 +252,4 @@ def published_parts(lake: Lake, run_id: str) -> dict[str, int]:
     manifest = read_manifest(request.storage, request.output, entry)
     folder = Path(revs.revision_uri(str(lake.out / "runs" / run_id), entry.revision))
     table = read_outcomes((folder / manifest.shards.file).read_bytes())
-    return {name: (folder / name).stat().st_mtime_ns for name in part_names(table, "data")}
+    return {name: (folder / name).stat().st_mtime_ns for _, name in parts_of_shards(table, "data")}

@@ -19,7 +19,8 @@ import pytest
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.job.modeljob import scoring_keys
-from nightjar.inference.storage.lake import LakeStorage, pinned
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.registries import pinned
 from ports import quiet_ports
 from support import Lake, run_steps, wait_until
 

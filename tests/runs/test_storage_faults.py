@@ -31,7 +31,7 @@ from nightjar.inference.errors import (
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import published_run
-from nightjar.inference.output.outcomes import part_names
+from nightjar.inference.output.outcomes import parts_of_shards
 from nightjar.inference.output.outcomes import read as read_outcomes
 from nightjar.inference.records import encode
 from nightjar.inference.storage.credentials import StorageSettings
@@ -110,7 +110,7 @@ class OnS3:
         manifest = read_manifest(self.direct, self.output, entry)
         table = read_outcomes(self.direct.read(join(revision, manifest.shards.file)))
         parts = [found.uri for found in self.direct.list(join(revision, "data"))]
-        assert parts == sorted(join(revision, name) for name in part_names(table, "data"))
+        assert parts == sorted(join(revision, name) for _, name in parts_of_shards(table, "data"))
         committed = [record["shard"] for record in self.records(run_id) if record["t"] == "receipt"]
         assert sorted(committed) == sorted(set(committed))
         assert self.direct.stat(join(revision, "_SUCCESS")).size

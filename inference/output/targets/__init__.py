@@ -22,7 +22,6 @@ from importlib import import_module
 from typing import Protocol
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
 from nightjar.inference.job.model import Job
@@ -35,7 +34,6 @@ from nightjar.inference.output.nights import Files, night_of
 from nightjar.inference.output.parts import checksum, output_schema, readers_schema
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.output.revisions import revision_in
-from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
 
 _AT_ONCE = 8
@@ -48,29 +46,16 @@ _SAID = 20
 
 
 @dataclass(frozen=True)
-class TableNight:
-    """A published night for a table. columns: of its files; None without any file.
-
-    problem: why the table does not show the night: it cannot be read, and has no files, or does not fit.
-    """
-
-    date: str
-    run: str
-    files: Files
-    columns: pa.Schema | None = None
-    problem: str = ""
-
-
-@dataclass(frozen=True)
 class Change:
     """A change of a table.
 
-    number: of the snapshot. nights: date → the night that the table must show, in order; None to remove the date. only:
-    remove all other dates, too, because it is not known what they were.
+    number: of the snapshot. nights: date → the night that the table must show, in order; None to remove the date. One
+    that cannot be read has no files, and its `problem` says why. only: remove all other dates, too, because it is not
+    known what they were.
     """
 
     number: int
-    nights: Mapping[str, TableNight | None]
+    nights: Mapping[str, Files | None]
     only: bool = False
 
 
@@ -109,7 +94,7 @@ class Target(Protocol):
     def dates(self) -> set[str]:
         """The dates that the table has files of, as `committed` found it."""
 
-    def commit(self, change: Change) -> list[TableNight] | None:
+    def commit(self, change: Change) -> list[Files] | None:
         """Change the table in one transaction, which also stores the number; none if the table has all of that already.
 
         Returns the nights that the table cannot show; or None if somebody else has committed since the call of
@@ -156,7 +141,7 @@ def _shown(storage: Storage, output: str, table: TableTarget) -> TableShown:
         nights = change(storage, output, number, now, missing).nights if missing else {}
     except (StorageError, JobError) as error:
         return TableShown(table.kind, table.uri, number, str(error))
-    lacks = tuple(date for date, night in nights.items() if night and (night.problem or night.files.uris))
+    lacks = tuple(date for date, night in nights.items() if night and (night.problem or night.uris))
     return TableShown(table.kind, table.uri, number, lacks=lacks)
 
 
@@ -196,8 +181,8 @@ def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection
     raise StorageError("others commit to the table faster than this command can; try again")
 
 
-def _sentences(left: list[TableNight]) -> list[str]:
-    said = [f"the run {each.run!r} of {each.date} is not in it: {each.problem}" for each in left[-_SAID:]]
+def _sentences(left: list[Files]) -> list[str]:
+    said = [f"the run {each.run_id!r} of {each.date} is not in it: {each.problem}" for each in left[-_SAID:]]
     more = len(left) - len(said)
     return [*said, f"{counted(more, 'earlier night')} not shown either"] if more else said
 
@@ -209,9 +194,9 @@ def change(storage: Storage, output: str, committed: int, now: Snapshot, missing
     before = _said(storage, output, committed)
     nights, dates = now.nights(), sorted({*missing, *now.dates_unlike(before or Snapshot(0))})
 
-    def read(date: str) -> TableNight | None:
+    def read(date: str) -> Files | None:
         run = nights.get(date)
-        return _read(storage, output, date, run, now.runs[run]) if run else None
+        return _read(storage, output, run, now.runs[run]) if run else None
 
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         return Change(now.number, dict(zip(dates, pool.map(read, dates), strict=True)), only=before is None)
@@ -226,28 +211,17 @@ def _said(storage: Storage, output: str, number: int) -> Snapshot | None:
     return None
 
 
-def _read(storage: Storage, output: str, date: str, run: str, entry: Published) -> TableNight:
+def _read(storage: Storage, output: str, run: str, entry: Published) -> Files:
     try:
-        files, columns = night_of(storage, output, 0, run, entry), None
-        if files.uris:
-            columns = _columns(storage, files.uris[0])
+        night = night_of(storage, output, 0, run, entry)
+        night.columns  # noqa: B018 (read here, beside other nights)
     except (Missing, JobError, pa.ArrowInvalid) as error:
         # Somebody deleted or changed it: no other night must suffer for that.
-        folder, nothing = revision_in(output, run, entry.revision), Files(storage, 0)
+        folder, problem = revision_in(output, run, entry.revision), str(error)
         if next(storage.list(folder), None) is None:
-            deleted = f"{folder} was deleted; restore it, or take the night away with `nightjar unpublish JOB {run}`"
-            return TableNight(date, run, nothing, problem=deleted)
-        return TableNight(date, run, nothing, problem=str(error))
-    return TableNight(date, run, files, columns)
-
-
-def _columns(storage: Storage, uri: str) -> pa.Schema:
-    """Those of a part; all parts of a night have the same."""
-    with storage.open(uri) as file:
-        try:
-            return pq.read_schema(file)
-        except OSError as error:
-            raise storage_error(error, uri) from error
+            problem = f"{folder} was deleted; restore it, or take the night away with `nightjar unpublish JOB {run}`"
+        return Files(storage, 0, run, entry.date, problem=problem)
+    return night
 
 
 def late_tables(tables: Iterable[TableShown], newest: int, published: bool) -> tuple[TableShown, ...]:

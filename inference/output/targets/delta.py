@@ -37,7 +37,8 @@ from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.messages import counted, install
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.targets import Change, TableNight
+from nightjar.inference.output.nights import Files
+from nightjar.inference.output.targets import Change
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
 if TYPE_CHECKING:
@@ -102,7 +103,7 @@ class DeltaTarget:
         origins = self._origins(files)
         return {date for path, (date, _) in files.items() if _OURS in origins[path]}
 
-    def commit(self, change: Change) -> list[TableNight] | None:
+    def commit(self, change: Change) -> list[Files] | None:
         nights, left = self._fitting(change)
         held = self._held(None if change.only else set(change.nights))
         wanted = {path: line for night in nights for path, line in self._linked(night)}
@@ -134,7 +135,7 @@ class DeltaTarget:
             except TableNotFoundError:
                 return None
 
-    def _fitting(self, change: Change) -> tuple[list[TableNight], list[TableNight]]:
+    def _fitting(self, change: Change) -> tuple[list[Files], list[Files]]:
         """The nights that the table can show, and those that it cannot. A new table has the latest's columns."""
         nights = [night for night in change.nights.values() if night]
         latest = next((night for night in reversed(nights) if night.columns is not None), None)
@@ -150,7 +151,7 @@ class DeltaTarget:
                 left.append(night)
         return fitting, left
 
-    def _check_columns(self, wanted: dict[str, pa.DataType], latest: TableNight | None = None) -> None:
+    def _check_columns(self, wanted: dict[str, pa.DataType], latest: Files | None = None) -> None:
         """Whether the table has these columns, or, before there is one, the latest night.
 
         Raises:
@@ -223,24 +224,24 @@ class DeltaTarget:
             for content in pool.map(self._storage.read, filter(re.compile(r".*/\d{20}\.json").fullmatch, log)):
                 yield [json.loads(line) for line in content.splitlines()]
 
-    def _linked(self, night: TableNight) -> Iterator[tuple[str, tuple[int, int]]]:
+    def _linked(self, night: Files) -> Iterator[tuple[str, tuple[int, int]]]:
         """Give the files of a night their second names; each path in the table, with size and rows."""
-        folder = f"{DATE}={night.date}/{night.run}/r{night.files.revision}"
+        folder = f"{DATE}={night.date}/{night.run_id}/r{night.revision}"
         there = {entry.uri: entry.size for entry in self._storage.list(join(self._uri, folder))}
 
         def link(name: str, size: int) -> str:
             path = f"{folder}/{name.partition('/')[2]}"
             if there.get(join(self._uri, path)) != size:
-                self._storage.copy(join(night.files.folder, name), join(self._uri, path))
+                self._storage.copy(join(night.folder, name), join(self._uri, path))
             return path
 
-        parts = list(outcomes.lines(night.files.parts))
+        parts = list(outcomes.lines(night.parts))
         with ThreadPoolExecutor(_COPIES) as pool:
             paths = pool.map(lambda part: link(part["name"], part["size"]), parts)
             for part, path in zip(parts, paths, strict=True):
                 yield path, (part["size"], part["rows"])
 
-    def _create(self, properties: CommitProperties, added: list[AddAction], latest: TableNight | None) -> bool:
+    def _create(self, properties: CommitProperties, added: list[AddAction], latest: Files | None) -> bool:
         """Make the table, with the first publication in it; not before there is a night that says its columns."""
         from deltalake.transaction import create_table_with_add_actions
 

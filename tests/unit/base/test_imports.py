@@ -102,7 +102,6 @@ ORDER = {
         "nightly_flow",
         "outcome",
         "notifying",
-        "waiting",
         "flow_call",
         "pages",
         "prefect_api",

@@ -127,7 +127,6 @@ LINES = {
         Revoked("s", 2, "PartDamaged", "gone", uri="a.parquet", counts=COUNTS)
     ),
     '{"t":"packages","loaded":{"mylib":"1.0"}}': Packages({"mylib": "1.0"}),
-    '{"t":"packages","loaded":{},"adopted_from":"r1"}': Packages({}, "r1"),
     '{"t":"preflight","notes":["slow"]}': Preflight(("slow",)),
     '{"t":"intent","number":4,"published":{"revision":1,"manifest":"runs/d/r1/manifest-000001.json","checksum":"abc",'
     '"date":"d"}}': Intent(4, ENTRY),
@@ -187,7 +186,7 @@ def test_the_lines_of_a_run_are_those_they_always_were(lake: Lake) -> None:
     slow = FaultyStorage(LakeStorage(), [pause("write", "*/data/*", nth=None, before=a_moment)])
     request = lake.ready(retry__max_quarantined=0.01).request(engine="local", storage=slow)
     found = steps.discover(request)
-    scored = steps.score(request, found, ())
+    scored = steps.score(request, found)
     next((lake.revision() / "data").iterdir()).write_bytes(b"damaged")
     with pytest.raises(AuditFailed):
         steps.validate(request, scored, found)

@@ -7,10 +7,12 @@ from typing import Any
 
 import pytest
 
+import steps as run
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.ledger.progress import Progress, TokenRates, lowest
 from nightjar.inference.records import NO_COUNTS, Counts, Failed, Receipt, Usage
+from support import Lake
 
 PLANNED = Planned(
     file="plan-000001.parquet",
@@ -278,3 +280,12 @@ def test_rates_of_tokens_are_those_of_this_command_and_the_longest_prompt_is_tha
     assert folded(opened("score"), PLANNED).token_rates == TokenRates()
     short = folded(opened("score"), PLANNED, replace(one, seconds=0.5))
     assert short.token_rates == TokenRates(10 / 0.5, 200 / 0.5, 40 / 0.5, 6000 / 40), "in less than a second"
+
+
+def test_a_run_gives_away_its_own_progress_once_which_then_says_how_far_it_is(lake: Lake) -> None:
+    request = lake.ready().request(engine="local")
+    told: list[Progress] = []
+    scored = run.score(request, run.discover(request), told.append)
+    (progress,) = told
+    assert progress is scored.progress
+    assert (progress.done_shards, progress.step) == (8, "score")

@@ -32,7 +32,7 @@ from nightjar.inference.run.campaign import Campaign
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.publishing import _revocation
 from nightjar.inference.run.request import identity_of
-from nightjar.inference.run.results import Listeners, Scored
+from nightjar.inference.run.results import Scored
 from nightjar.inference.run.resume import number_for, plan_in
 from nightjar.inference.run.scoring import discover
 from nightjar.inference.scoring.assignment import Assignment
@@ -243,7 +243,7 @@ def test_what_a_strict_job_kept_no_result_of_is_not_held_against_it(lake: Lake) 
     with command(lake) as now:
         plan = now.plan
         spec = replace(lake.worker_spec(), revision=now.uri, epoch=now.writer.epoch)
-        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "", Listeners())
+        campaign = Campaign(plan, spec, LocalEngine(), now.writer, "")
         campaign._take(RARE)
         campaign._take(Seen("folder", "/logs", "model.py:9"))
         campaign.flush()
@@ -273,23 +273,8 @@ def test_packages_that_changed_are_said(lake: Lake) -> None:
     with command(lake) as now:
         now.learn("1.2")
         assert now.notes == [changed("mylib 1.0 → 1.1, mylib 1.1 → 1.2")]
-        assert versions(now) == ["1.0", "1.1"]
         now.score()
     assert versions(now) == ["1.0", "1.1", "1.2"]
-
-
-def test_packages_with_which_nothing_was_scored_count_for_nothing(lake: Lake) -> None:
-    """A command fails at once under another release, which is taken back: nothing changed."""
-    with command(lake) as now:
-        now.learn("1.0")
-        now.score(1)
-    with command(lake) as now:
-        now.learn("1.1")
-    with command(lake) as now:
-        now.learn("1.0")
-        assert now.notes == []
-        now.score()
-    assert versions(now) == ["1.0"]
 
 
 def test_batches_that_were_cut_are_told_once_they_are_many() -> None:
@@ -308,29 +293,19 @@ def test_what_a_ledger_lacks_of_results_that_it_takes_over_is_written_once() -> 
         loaded={"numpy": ("1", "2"), "attrs": ("3",)},
     )
     mine = Remarks()
-    lines = mine.lacking(source, "r1")
+    lines = mine.lacking(source)
     assert lines == [
         Seen("database", "/d.sqlite", "p.py:1", 3),
-        Packages({"numpy": "1", "attrs": "3"}, "r1"),
-        Packages({"numpy": "2"}, "r1"),
+        Packages({"numpy": "1", "attrs": "3"}),
+        Packages({"numpy": "2"}),
         Preflight(("slow",)),
     ]
     for line in lines:
         mine.fold(line)
     assert (mine.preflight, mine.loaded, mine.outside.all()) == (source.preflight, source.loaded, source.outside.all())
-    assert mine.lacking(source, "r1") == []
-    assert Remarks(preflight=("fast",)).lacking(Remarks(preflight=("slow",)), "r1") == []
-    assert Remarks(preflight=("fast",)).lacking(Remarks(), "r1") == []
-
-
-def test_results_that_are_taken_over_were_not_scored_with_the_packages_of_now() -> None:
-    about = Remarks()
-    about.fold(Packages({"mylib": "1.1"}))
-    receipt = Receipt("s", 1, 1, "w", None, None, 0.1, 0.0, rows_in=10, rows_out=10)
-    about.fold(replace(receipt, adopted_from="r1"))
-    assert about.loaded == {}
-    about.fold(receipt)
-    assert about.loaded == {"mylib": ("1.1",)}
+    assert mine.lacking(source) == []
+    assert Remarks(preflight=("fast",)).lacking(Remarks(preflight=("slow",))) == []
+    assert Remarks(preflight=("fast",)).lacking(Remarks()) == []
 
 
 def test_packages_are_said_where_nothing_is_left_to_score(lake: Lake) -> None:

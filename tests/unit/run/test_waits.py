@@ -19,9 +19,9 @@ from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.run.waiting import Waits, keeping, waits
 from nightjar.inference.storage.lake import LakeStorage
-from support import NIGHT, Lake, wait_until
+from support import NIGHT, Lake
 
-SLOT = "waiting for a slot of the concurrency limit gpu"
+INPUT = "waiting for _SUCCESS in data/ (2 files there), at most 2h"
 
 
 def state_of(lake: Lake) -> str:
@@ -35,17 +35,17 @@ def test_a_run_that_waits_before_it_begins_says_for_what_and_since_when(lake: La
     with keeping(request) as keep:
         assert status(request).state == "unknown"
         keep("waiting for data/ (0 files there)")
-        keep(SLOT)
+        keep(INPUT)
         found = status(request)
         assert (found.state, found.standing, found.commands) == ("waiting", "waiting", {})
         assert status_text(found).splitlines()[:2] == [
             f"lake {NIGHT}: waiting, nothing of it was begun",
             f"  why        {found.cause}",
         ]
-        said = rf"{SLOT} \(waits of .*process {os.getpid()} on .*, since {utc()[:10]}T.*\)"
+        said = rf"{re.escape(INPUT)} \(waits of .*process {os.getpid()} on .*, since {utc()[:10]}T.*\)"
         assert re.fullmatch(said, found.cause)
         assert state_of(lake) == "waiting"
-        (file,) = (lake.out / "runs" / NIGHT / "waits").iterdir()
+        file = lake.out / "runs" / NIGHT / "waits.json"
         kept = file.read_bytes()
     assert status(request).state == "unknown"
     told = json.loads(kept)
@@ -56,63 +56,30 @@ def test_a_run_that_waits_before_it_begins_says_for_what_and_since_when(lake: La
     assert status(request).state == "unknown"
 
 
-def test_a_run_that_waits_between_its_steps_says_so_and_what_lay_there_before_counts_no_more(lake: Lake) -> None:
-    """A process on another machine that is gone without a word leaves what it waited for."""
-    request = lake.ready().request()
-    lake.run(engine="local")
-    elsewhere = replace(this_holder("waits"), host="elsewhere", at="2026-11-19T00:00:00+00:00")
-    left = lake.out / "runs" / NIGHT / "waits" / "left.json"
-    left.parent.mkdir()
-    left.write_text(json.dumps(to_json(Waits("lake", SLOT, elsewhere))))
-    assert status(request).notes == ()
-    with keeping(request) as keep:
-        keep(SLOT)
-        assert status(request).notes[0].startswith(SLOT)
-    left.write_text(json.dumps(to_json(Waits("lake", SLOT, replace(elsewhere, at=utc(1))))))
-    assert status(request).notes[0].startswith(SLOT)
-    assert waits(replace(request, job=request.job.model_copy(update={"name": "other"}))) is None
-
-
 def test_a_process_elsewhere_that_gives_no_sign_of_life_is_silent_and_does_not_wait_for_ever(lake: Lake) -> None:
-    """Before a run begins and between its steps. Clocks may differ, so minutes of silence are none. One that does give
-    signs comes first."""
+    """Clocks may differ, so minutes of silence are none. The file is that of the last process that said so."""
     request = lake.ready().request()
     elsewhere = replace(this_holder("waits"), host="elsewhere", at="2026-11-19T00:00:00+00:00")
-    folder = lake.out / "runs" / NIGHT / "waits"
-    folder.mkdir(parents=True)
+    file = lake.out / "runs" / NIGHT / "waits.json"
+    file.parent.mkdir(parents=True)
 
-    def left(name: str, hours: float, **given: Any) -> None:
-        told = Waits("lake", SLOT, replace(elsewhere, **given), utc(-hours))
-        (folder / f"{name}.json").write_text(json.dumps(to_json(told)))
+    def left(hours: float, **given: Any) -> None:
+        file.write_text(json.dumps(to_json(Waits("lake", INPUT, replace(elsewhere, **given), utc(-hours)))))
 
-    left("a", 0.05)
+    left(0.25)
     assert (status(request).state, state_of(lake)) == ("waiting", "waiting")
-    left("a", 1)
+    left(1)
     found = status(request)
     assert (found.state, state_of(lake)) == ("silent", "silent")
-    assert found.cause.startswith(f"{SLOT} (waits of ")
+    assert found.cause.startswith(f"{INPUT} (waits of ")
     assert f"; no sign of life of it since {utc(-1)[:13]}" in found.cause
     assert set(found.commands) == {"look", "repeat"}
-    left("b", 0, at="2026-11-18T00:00:00+00:00")
-    assert status(request).state == "waiting"
-    (folder / "b.json").unlink()
-    lake.run(engine="local")
-    left("a", 1, at=utc(1))
-    assert "no sign of life of it since" in status(request).notes[0]
-
-
-def test_a_process_that_waits_gives_signs_of_life_until_it_waits_no_more(lake: Lake) -> None:
-    request = lake.ready().request()
-    folder = lake.out / "runs" / NIGHT / "waits"
-    with keeping(request, sign_s=0.01) as keep:
-        keep(SLOT)
-        (file,) = folder.iterdir()
-        for _ in range(2):
-            file.unlink()
-            wait_until(file.exists, 10, "a sign of life")
-        assert waits(request) is not None
-        keep("waiting for data/")
-    assert not any(folder.iterdir())
+    assert waits(replace(request, job=request.job.model_copy(update={"name": "other"}))) is None
+    assert waits(request, after="2026-11-20T00:00:00+00:00") is None, "the run was tried again since"
+    with keeping(request) as keep:
+        keep(INPUT)
+        assert status(request).state == "waiting"
+    assert not file.exists()
 
 
 class Away(LakeStorage):
@@ -129,5 +96,5 @@ def test_nothing_is_kept_where_that_cannot_be_or_in_the_output_of_another_job(la
         lake.out.mkdir()
         Path(lake.out, "job.json").write_text('{"job": "other"}')
     with keeping(request) as keep:
-        keep(SLOT)
+        keep(INPUT)
         assert not (lake.out / "runs").exists()

@@ -22,7 +22,8 @@ from nightjar.inference.errors import JobError, Missing, StorageError, Transient
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.job.modeljob import scoring_keys
-from nightjar.inference.storage.lake import LakeStorage, pinned
+from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.registries import pinned
 from support import Lake
 
 NAME = "birds/nightjar-small"

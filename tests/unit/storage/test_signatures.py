@@ -12,8 +12,9 @@ import pytest
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.predictors import check_keys
-from nightjar.inference.storage.lake import LakeStorage, pinned
+from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.locations import location, queries, signed
+from nightjar.inference.storage.registries import pinned
 
 PLACE = "https://lake.example/a.parquet"
 SECRET, AGAIN = "0123456789abcdef", "fedcba9876543210"

@@ -140,7 +140,7 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     writer.append(
         [
             Planned(file="p", fingerprint="f", date="2026-11-19", again=("model.py changed",)),
-            Packages(loaded, "r2"),
+            Packages(loaded),
             Preflight(("the model writes over its batch",)),
             seen,
         ]
@@ -199,7 +199,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     seen, package = Seen("database", "/d.sqlite", "p.py:1"), "0.1"
     planned = Planned(file="p", fingerprint="f", date="2026-11-18", again=("model.py changed",), snapshot="7")
     failed = [Failed("one", 1, "died", "gone"), Failed("one", 2, "died", "gone"), Failed("two", 1, "died", "gone")]
-    writer.append([planned, Packages({"numpy": package}, "r2"), Preflight(("a note",)), seen, *failed])
+    writer.append([planned, Packages({"numpy": package}), Preflight(("a note",)), seen, *failed])
     sizes = {"ceilings": [30]}
     took = [Usage(requests=3, output_tokens=70, answering_ms=5), Usage(requests=4, retries=1, longest_prompt=9), None]
     lines = [
@@ -338,7 +338,8 @@ def test_a_finished_run_is_told_from_its_manifest() -> None:
     loaded = {name: list(states) for name, states in about.loaded.items()}
     found = json.dumps({**FIRST_MANIFEST, **said, "loaded": loaded}).encode()
     remarks = manifest_of(found, "manifest.json").remarks()
-    assert (remarks.again, remarks.loaded) == (about.again, about.loaded)
+    now = {"numpy": ("0.1", version("numpy")), "not-installed-here": ("1",)}
+    assert (remarks.again, remarks.loaded) == (about.again, now)
     assert remarks.outside.all() == about.outside.all()
     wrote, cut, packages, database = remarks.notes(1000)
     assert wrote == "the model writes over its batch"
@@ -352,8 +353,7 @@ def test_packages_are_compared_with_what_they_were_scored_with_last() -> None:
     """A package whose state of now is the last of several has not changed since."""
     states = {"numpy": ["0.1", version("numpy")]}
     found = manifest_of(json.dumps({**FIRST_MANIFEST, "loaded": states}).encode(), "manifest.json")
-    assert found.remarks().tried["numpy"] == version("numpy")
-    assert set(found.remarks().tried) == {"numpy"}
+    assert {name: [*each] for name, each in found.remarks().loaded.items()} == states
 
 
 @pytest.mark.parametrize("content", [b"{}", b"[]", b"no JSON", b'{"job": 7}'])

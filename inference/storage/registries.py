@@ -1,23 +1,46 @@
-"""Models of the Hugging Face Hub, at one commit. The Hub's own client fetches files and keeps them on the node.
+"""Registries of models, which are only read: a commit of the Hugging Face Hub; a version in MLflow's registry, or what
+a run of MLflow has logged. Each registry's own client reads it; the Hub's keeps files on the node.
 
-`HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_CACHE` are the client's own settings. With `HF_HUB_OFFLINE=1` only what the node
-has is used.
+`HF_ENDPOINT`, `HF_TOKEN` and `HF_HUB_CACHE` are settings of the Hub's client; `HF_HUB_OFFLINE=1` allows only
+files that the node has. `MLFLOW_TRACKING_URI`, `MLFLOW_REGISTRY_URI` and others say where MLflow's server is.
 """
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import httpx
 import pyarrow as pa
 
 from nightjar.inference.errors import Denied, JobError, Missing, StorageError, Transient
 from nightjar.inference.messages import install
+from nightjar.inference.storage.locations import COMMIT, HUB, MODELS, without_password
 from nightjar.inference.storage.protocol import Entry, ReadOnly
+
+
+def pinned(path: str) -> str:
+    """The path with what it means now: a commit of the Hub, a version of MLflow's registry.
+
+    `hf://org/name@main` and `models:/name@champion` mean something else from day to day; a run resolves them once.
+
+    Raises:
+        JobError: There is no such model, revision or alias; or the registry's client is not installed.
+        StorageError: The registry could not be asked.
+    """
+    if found := HUB.fullmatch(path):
+        if COMMIT.fullmatch(found["revision"] or ""):
+            return path
+        return f"hf://{found['id']}@{_commit_of(found['id'], found['revision'])}{found['rest'] or ''}"
+    if (found := MODELS.fullmatch(path)) and found["alias"]:
+        return f"models:/{found['id']}/{_version_of(found['id'], found['alias'])}{found['rest'] or ''}"
+    return path
+
+
+# ---- the Hugging Face Hub -----------------------------------------------------------------------------------
 
 Entries = list[Entry]  # inside the class `list` is the method
 
@@ -26,17 +49,17 @@ _BESIDE = (_WEIGHTS, ".json", ".jinja", ".md", ".model", ".py", ".tiktoken", ".t
 """Of a repository with weights as safetensors these are taken; other files hold the same weights once more."""
 
 
-def commit_of(name: str, revision: str | None) -> str:
+def _commit_of(name: str, revision: str | None) -> str:
     """The commit of a branch or tag; of the main branch for None.
 
     Raises:
         JobError: There is none, or the Hub's client is not installed.
         StorageError: The Hub could not be asked.
     """
-    hub = _client()
+    hub = _hub()
     where = f"model.path: hf://{name}" + (f"@{revision}" if revision else "")
     try:
-        with _errors(f"hf://{name}@{revision or 'main'}"):
+        with _hub_errors(f"hf://{name}@{revision or 'main'}"):
             if _offline():
                 return Path(hub.snapshot_download(name, revision=revision, **_settings(), local_files_only=True)).name
             return str(hub.HfApi(endpoint=_endpoint()).model_info(name, revision=revision).sha)
@@ -85,8 +108,8 @@ class HubStorage(ReadOnly):
             raise StorageError(f"{source}: {path} cannot be linked to {target}: {error.strerror}") from error
 
     def _fetched(self, uri: str) -> str:
-        hub, name = _client(), uri.removeprefix(self._root + "/")
-        with _errors(uri):
+        hub, name = _hub(), uri.removeprefix(self._root + "/")
+        with _hub_errors(uri):
             path: str = hub.hf_hub_download(
                 self._name, name, revision=self._commit, local_files_only=_offline(), **_settings()
             )
@@ -94,22 +117,20 @@ class HubStorage(ReadOnly):
 
     def _entries(self) -> Entries:
         if self._files is None:
-            with _errors(self._root):
+            with _hub_errors(self._root):
                 found = self._kept() if _offline() else self._listed()
             self._files = sorted(found, key=lambda each: each.uri)
         return self._files
 
     def _listed(self) -> Entries:
-        api = _client().HfApi(endpoint=_endpoint())
+        api = _hub().HfApi(endpoint=_endpoint())
         tree = api.list_repo_tree(self._name, recursive=True, revision=self._commit)
         files = [each for each in tree if getattr(each, "size", None) is not None]
         return [Entry(f"{self._root}/{each.path}", each.size, each.blob_id) for each in files]
 
     def _kept(self) -> Entries:
         """What this node's cache has of the commit."""
-        folder = Path(
-            _client().snapshot_download(self._name, revision=self._commit, local_files_only=True, **_settings())
-        )
+        folder = Path(_hub().snapshot_download(self._name, revision=self._commit, local_files_only=True, **_settings()))
         files = [path for path in folder.rglob("*") if path.is_file()]
         return [
             Entry(f"{self._root}/{path.relative_to(folder).as_posix()}", path.stat().st_size, self._commit)
@@ -117,7 +138,7 @@ class HubStorage(ReadOnly):
         ]
 
 
-def _client() -> Any:
+def _hub() -> Any:
     try:
         import huggingface_hub
     except ImportError as error:
@@ -141,7 +162,8 @@ def _settings() -> dict[str, Any]:
 
 
 @contextmanager
-def _errors(uri: str) -> Iterator[None]:
+def _hub_errors(uri: str) -> Iterator[None]:
+    import httpx
     from huggingface_hub import errors
 
     try:
@@ -161,4 +183,100 @@ def _errors(uri: str) -> Iterator[None]:
     except (httpx.TransportError, OSError) as error:
         raise Transient(f"{uri}: the Hub cannot be reached: {type(error).__name__}: {error}") from error
     except ValueError as error:
+        raise StorageError(f"{uri}: {error}") from error
+
+
+# ---- MLflow -------------------------------------------------------------------------------------------------
+
+_GONE = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
+
+
+def _version_of(name: str, alias: str) -> str:
+    """The version of a registered model to which an alias points now.
+
+    Raises:
+        JobError: There is no such model or alias, MLflow is not installed, or no server is named.
+        StorageError: The server could not be asked.
+    """
+    uri = f"models:/{name}@{alias}"
+    mlflow = _mlflow()
+    try:
+        with _mlflow_errors(uri):
+            return str(mlflow.MlflowClient().get_model_version_by_alias(name, alias).version)
+    except Missing as error:
+        raise JobError(f"model.path: {error}") from error
+
+
+class ArtifactStorage(ReadOnly):
+    """The files of one model version, or of one run, as a `Storage`."""
+
+    def __init__(self, root: str) -> None:
+        """root: `models:/name/7` or `runs:/id`."""
+        _mlflow()
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        self._root = root
+        with _mlflow_errors(root):
+            self._artifacts: Any = get_artifact_repository(root if root.startswith("models:") else f"{root}/")
+
+    def list(self, folder: str, after: str = "") -> Iterator[Entry]:
+        with _mlflow_errors(folder):
+            found = sorted(self._below(folder.removeprefix(self._root).strip("/")), key=lambda each: each.uri)
+        return (each for each in found if each.uri > after)
+
+    def stat(self, uri: str) -> Entry:
+        with _mlflow_errors(uri):
+            parent = uri.removeprefix(self._root).strip("/").rpartition("/")[0]
+            for each in self._artifacts.list_artifacts(parent or None):
+                if f"{self._root}/{each.path}" == uri and not each.is_dir:
+                    return self._entry(each)
+        raise Missing(f"{uri} does not exist")
+
+    def open(self, uri: str) -> pa.NativeFile:
+        """As `Storage.open`. The file is fetched whole; it goes when it is closed."""
+        with tempfile.TemporaryDirectory() as folder:
+            return pa.OSFile(self._fetched(uri, folder))
+
+    def read(self, uri: str) -> bytes:
+        with tempfile.TemporaryDirectory() as folder:
+            return Path(self._fetched(uri, folder)).read_bytes()
+
+    def _fetched(self, uri: str, folder: str) -> str:
+        with _mlflow_errors(uri):
+            path: str = self._artifacts.download_artifacts(uri.removeprefix(self._root).strip("/"), folder)
+        return path
+
+    def _below(self, folder: str) -> Iterator[Entry]:
+        for each in self._artifacts.list_artifacts(folder or None):
+            if each.is_dir:
+                yield from self._below(each.path)
+            else:
+                yield self._entry(each)
+
+    def _entry(self, found: Any) -> Entry:
+        return Entry(f"{self._root}/{found.path}", int(found.file_size or 0), self._root)
+
+
+def _mlflow() -> Any:
+    try:
+        import mlflow
+    except ImportError as error:
+        raise JobError(f"model.path: models of MLflow need mlflow-skinny; install it: {install('mlflow')}") from error
+    if not (os.environ.get("MLFLOW_REGISTRY_URI") or os.environ.get("MLFLOW_TRACKING_URI")):
+        raise JobError("model.path: set MLFLOW_TRACKING_URI to the address of MLflow's server, here and on every node")
+    return mlflow
+
+
+@contextmanager
+def _mlflow_errors(uri: str) -> Iterator[None]:
+    from mlflow.exceptions import MlflowException
+
+    try:
+        yield
+    except MlflowException as error:
+        said = without_password(str(error).partition("\n")[0])
+        if error.error_code in _GONE:
+            raise Missing(f"{uri} does not exist: {said}") from error
+        raise Transient(f"{uri}: MLflow cannot be asked: {said}") from error
+    except OSError as error:
         raise StorageError(f"{uri}: {error}") from error
