@@ -44,11 +44,9 @@ from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.manifest import (
     Manifest,
-    Refused,
     manifest_of,
     read_manifest,
     read_profile,
-    read_refused,
 )
 
 MAX_NIGHTS = 30
@@ -287,9 +285,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
     file = written.published.manifest if written else f"manifest-{_judged(newest):06d}.json"
     file = join(request.output if written else newest.uri, file)
     manifest = found.manifest if written else known(lambda: _unpublished(storage, file))
-    refused = None if manifest else known(lambda: read_refused(storage, newest.uri, _judged(newest)))
-    judged: Manifest | Refused | None = manifest or refused
-    metrics = judged.metrics if judged else None
+    metrics = manifest.metrics if manifest else None
     if metrics and late and late.revision == newest.number:
         metrics = late.instead_of(metrics)
     date = state.planned.date if state.planned else request.date
@@ -298,10 +294,10 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
     if metrics and progress.done_shards == progress.shards:
         tonight = night_figures(date, progress.rows, progress.counts.rows_quarantined, metrics)
     earlier = known(lambda: trend(storage, request.output, date)) or ()
-    compared = known(lambda: _compared(request, newest, date, judged.profile if judged else None)) or ()
+    compared = known(lambda: _compared(request, newest, date, manifest.profile if manifest else None)) or ()
     identity = known(lambda: identity_of_plan(storage, newest.uri, state))
     read = RunReport(request, newest)
-    gates = judged.gates if judged else _kept_gates(found.line)
+    gates = manifest.gates if manifest else _kept_gates(found.line)
     return Report(
         **{**as_line(found), "manifest": manifest, "gates": gates, "unread": tuple(dict.fromkeys(unread))},
         manifest_uri=file if manifest else "",
@@ -328,7 +324,7 @@ def _compared(
 
 
 def _unpublished(storage: Storage, file: str) -> Manifest | None:
-    """The manifest of a revision that passed its gates and is not to be published; None if it did not pass."""
+    """The manifest of a revision that was judged and is not published; None if it was not judged."""
     try:
         return manifest_of(storage.read(file), file)
     except Missing:

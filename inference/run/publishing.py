@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
-from nightjar.inference.errors import AuditFailed, GateFailed, ShardsFailed, StorageError, TakenBack, Unanswered
+from nightjar.inference.errors import AuditFailed, ShardsFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.plan import Discovery, Plan
@@ -41,7 +41,7 @@ from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_pla
 from nightjar.inference.validation.evidence import baselines, found, night_before
 from nightjar.inference.validation.gates import NightEvidence
 from nightjar.inference.validation.gates.rules import gates_of
-from nightjar.inference.validation.manifest import keep_refused, read_manifest, write_manifest
+from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
 from nightjar.inference.validation.violating_rows import with_replays
@@ -97,7 +97,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         if job.calls():
             evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
-        results = _judged(request, evidence, writer, uri, shown, audited)
+        results = gates.evaluate(gates_of(job), evidence)
         _check_kept(request)
         watch.turn_to("manifest")
         identity = identity_of(request, discovery.schema)
@@ -116,21 +116,10 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             rescored,
             discovery.left_out,
         )
+        gates.enforce(results)
         question = _ask(request, writer, published, results)
         verdict = Verdict(published, writer.epoch, results, shown, shards, question=question)
     return replace(verdict, took=watch.claim())
-
-
-def _judged(
-    request: RunRequest, evidence: gates.Evidence, writer: LedgerWriter, uri: str, shown: Figures, audited: Audited
-) -> tuple[gates.GateResult, ...]:
-    """The results of all gates. If one does not pass, what they saw is kept for the report."""
-    judged = gates.evaluate(gates_of(request.job), evidence)
-    try:
-        return gates.enforce(judged)
-    except GateFailed as refusal:
-        keep_refused(writer, uri, refusal, shown, audited)
-        raise
 
 
 def _check_kept(request: RunRequest) -> None:

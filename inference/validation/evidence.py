@@ -131,6 +131,8 @@ def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manif
     file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
     raw = storage.read(file)
     found = manifest_of(raw, file)
+    if any(gate.verdict == "block" for gate in found.gates):
+        return None  # of a later command, which was killed before it said so
     name = file.removeprefix(output).lstrip("/")
     return Published(newest.number, name, checksum(raw), found.date), found
 

@@ -1,5 +1,5 @@
-"""The manifest of a validated revision: totals, gates, metrics, versions, and the name of the list of shards. And what
-the gates saw of a revision that they refused, which is kept beside it for the report of the night.
+"""The manifest of a revision that was judged, also of one that a gate refused: totals, gates, metrics, versions, and the
+name of the list of shards.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import GateFailed, JobError, Missing, StorageError
+from nightjar.inference.errors import JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.identity.packages import installed_packages
 from nightjar.inference.job.model import Job
@@ -24,7 +24,6 @@ from nightjar.inference.ledger.progress import lowest
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, read_verified
@@ -149,16 +148,6 @@ def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
         raise JobError(f"{file}: not a profile that this version can read") from error
 
 
-def write_profile(storage: Storage, uri: str, epoch: int, metrics: Metrics) -> RevisionFile | None:
-    """Write `profile-<epoch>`, if there is a profile. uri: of the revision."""
-    if metrics.profile is None:
-        return None
-    profile = metrics.profile.to_bytes()
-    name = f"profile-{epoch:06d}"
-    storage.create(join(uri, name), profile)
-    return RevisionFile(name, checksum(profile), len(profile))
-
-
 def write_manifest(
     job: Job,
     run_id: str,
@@ -178,10 +167,13 @@ def write_manifest(
 
     Returns the revision, as readers will see it, and the name of the list of shards, relative to the output."""
     storage, epoch, about = writer.ledger.storage, writer.epoch, writer.state.about
-    shards = outcomes.to_parquet(table, writer.state)
-    shards_name = f"shards-{epoch:06d}.parquet"
-    storage.create(join(uri, shards_name), shards)
-    profile = write_profile(storage, uri, epoch, audited.metrics)
+
+    def kept(name: str, content: bytes) -> RevisionFile:
+        storage.create(join(uri, name), content)
+        return RevisionFile(name, checksum(content), len(content))
+
+    shards = kept(f"shards-{epoch:06d}.parquet", outcomes.to_parquet(table, writer.state))
+    profile = audited.metrics.profile
     libraries = (*LIBRARIES, *(each for framework in frameworks() for each in framework.libraries))
     manifest = Manifest(
         job=job.name,
@@ -208,59 +200,14 @@ def write_manifest(
             **audited.counts.by_name,
             usage=outcomes.usage(table),
         ),
-        shards=RevisionFile(shards_name, checksum(shards), len(shards)),
-        profile=profile,
+        shards=shards,
+        profile=kept(f"profile-{epoch:06d}", profile.to_bytes()) if profile else None,
         audit=Proof("every row index", audited.shards, "xxh3-128", rescored),
         gates=gates,
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
         validated_at=utc(),
     )
-    raw = json.dumps(to_json(manifest), indent=1).encode()
-    name = f"manifest-{epoch:06d}.json"
-    storage.create(join(uri, name), raw)
+    made = kept(f"manifest-{epoch:06d}.json", json.dumps(to_json(manifest), indent=1).encode())
     folder = f"runs/{run_id}/r{revision}"
-    return Published(revision, f"{folder}/{name}", checksum(raw), date), f"{folder}/{shards_name}"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Refused:
-    """`refused-<epoch>.json`. gates: all, also those that passed. at: UTC, as ISO 8601. profile: as in `Manifest`."""
-
-    gates: tuple[GateResult, ...]
-    metrics: Figures
-    at: str
-    profile: RevisionFile | None = field(default=None, metadata=SELDOM)
-
-
-def keep_refused(writer: LedgerWriter, uri: str, refusal: GateFailed, metrics: Figures, audited: Audited) -> None:
-    """Keep what the gates saw when they refused the revision. uri: of the revision.
-
-    The refusal is what ends the run: a storage that fails here, too, is a note to it.
-    """
-    storage, epoch = writer.ledger.storage, writer.epoch
-    try:
-        profile = write_profile(storage, uri, epoch, audited.metrics)
-        kept = Refused(gates=refusal.gates, metrics=metrics, at=utc(), profile=profile)
-        storage.create(join(uri, _refused_name(epoch)), json.dumps(to_json(kept), indent=1).encode())
-    except StorageError as error:
-        refusal.add_note(f"what the gates saw could not be kept for the report: {error}")
-
-
-def read_refused(storage: Storage, uri: str, epoch: int) -> Refused | None:
-    """What the gates saw when they refused the revision in this epoch; None if they did not. uri: of the revision.
-
-    Raises:
-        StorageError: The file cannot be read, or another version wrote it.
-    """
-    file = join(uri, _refused_name(epoch))
-    try:
-        return of_json(Refused, json.loads(storage.read(file)))
-    except Missing:
-        return None
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise StorageError(f"{file}: not a list of gates that this version can read") from error
-
-
-def _refused_name(epoch: int) -> str:
-    return f"refused-{epoch:06d}.json"
+    return Published(revision, f"{folder}/{made.file}", made.checksum, date), f"{folder}/{shards.file}"
