@@ -130,7 +130,7 @@ class Movement:
 
     def results(self) -> OutputMoved:
         """What is told of it."""
-        there = self._distances.count
+        there = self._distances.moments.count
         return OutputMoved(
             output=self.output,
             kind=self.kind,

@@ -98,17 +98,10 @@ class ColumnState(State):
         return column.filter(pc.is_finite(column))
 
     def merge(self, other: ColumnState) -> None:
-        self.rows += other.rows
-        self.nulls += other.nulls
-        self.nonfinite += other.nonfinite
-        self.plus_inf += other.plus_inf
-        self.minus_inf += other.minus_inf
+        State.merge(self, other)
         if self.kind and other.kind and self.kind != other.kind:
             self.kind, self.low, self.high = "mixed", None, None
-            return
         self.kind = self.kind or other.kind
-        self.low = min((v for v in (self.low, other.low) if v is not None), default=None)
-        self.high = max((v for v in (self.high, other.high) if v is not None), default=None)
 
     def results(self) -> ColumnFigures:
         found = ColumnFigures(

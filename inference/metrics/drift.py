@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from nightjar.inference.jsonform import SELDOM
-from nightjar.inference.metrics.numbers import added, lowest
+from nightjar.inference.metrics.numbers import Bins, lowest
 from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
 
 GROUPS = 10
@@ -174,7 +174,7 @@ def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 
 def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    keys, old, new = _side_by_side(before, now)
+    keys, old, new = _side_by_side(before.numbers.bins, now.numbers.bins)
     infinite = [
         Group(name, getattr(before.numbers, field), getattr(now.numbers, field))
         for name, field in (("-inf", "minus_inf"), ("inf", "plus_inf"))
@@ -198,10 +198,10 @@ def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
     return [*spans, *infinite]
 
 
-def _side_by_side(before: ColumnProfile, now: ColumnProfile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    one, other = (each.numbers for each in (before, now))
-    keys, old = added((one.keys, one.counts), (other.keys, np.zeros_like(other.counts)))
-    _, new = added((one.keys, np.zeros_like(one.counts)), (other.keys, other.counts))
+def _side_by_side(before: Bins, now: Bins) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    keys = np.union1d(before.keys, now.keys)
+    old, new = np.zeros((2, len(keys)), np.int64)
+    old[np.searchsorted(keys, before.keys)], new[np.searchsorted(keys, now.keys)] = before.counts, now.counts
     return keys, old, new
 
 

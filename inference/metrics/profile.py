@@ -120,17 +120,12 @@ class ColumnProfile(State):
             self.spread = _spread(values, counts)
 
     def merge(self, other: ColumnProfile) -> None:
-        self.rows += other.rows
-        self.nulls += other.nulls
+        State.merge(self, other)
         if self.kind and other.kind and self.kind != other.kind:
             self.kind = "mixed"
         self.kind = self.kind or other.kind
         if self.kind == "mixed":
             self.numbers, self.categories = NumberState(), CategoryState(cut=True)
-            return
-        self.numbers.merge(other.numbers)
-        self.categories.merge(other.categories)
-        self.spread = self.spread + other.spread
 
     def results(self) -> ProfileFigures:
         """The figures."""
@@ -151,7 +146,7 @@ class ColumnProfile(State):
 class Profile(Kept):
     """The profiles of a night's columns, by name."""
 
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     CALLED: ClassVar[str] = "a profile"
 
     columns: dict[str, ColumnProfile]

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_native_number, is_number, is_text
-from nightjar.inference.errors import JobError, LabelInvalid
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.label_sections import METRICS, Evaluating
 from nightjar.inference.metrics.columns import floats, plain_type
 from nightjar.inference.metrics.encoding import State
@@ -151,6 +151,7 @@ class RankingState(Evaluator):
     LABELS: ClassVar[str] = "a whole number, 0 or more"
     SCORES: ClassVar[str] = "a number"
     EXAMPLE: ClassVar[str] = "score: float32"
+    VALUES: ClassVar[str] = f"a whole number from 0 to {MOST_RELEVANT:,}"
     takes_label = staticmethod(is_native_number)
     takes_score = staticmethod(is_number)
 
@@ -186,7 +187,7 @@ class RankingState(Evaluator):
             )
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        found, grades = floats(self.outputs(rows, labels)), self.parsed(labels)
+        found, grades = floats(self.outputs(rows, labels)), self.numbers(labels)
         keys = comparable(rows[self.group])
         compared, grouped = self.compared(~np.isnan(grades), ~np.isnan(found)), np.asarray(keys.is_valid())
         self.ungrouped += int((compared & ~grouped).sum())
@@ -197,19 +198,9 @@ class RankingState(Evaluator):
             block = keys.take(pa.array(at))
             self._add(Tops.of_rows(hashes([block], len(at)), found[at] + 0.0, grades[at].astype(np.int64)))
 
-    def parsed(self, labels: Labels) -> np.ndarray:
-        """The labels as float64, with NaN for none."""
-        grades = floats(self.typed(labels))
-        known = grades[~np.isnan(grades)]
-        wrong = (known < 0) | (known > MOST_RELEVANT) | (known != np.floor(known))
-        if wrong.any():
-            value = known[wrong][0].item()
-            shown = int(value) if value.is_integer() else value
-            raise LabelInvalid(
-                f"label column {self.label!r} holds {shown!r}; it must be a whole number from 0 to {MOST_RELEVANT:,}, "
-                "or null"
-            )
-        return grades
+    def fits(self, known: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (known >= 0) & (known <= MOST_RELEVANT) & (known == np.floor(known))
+        return found
 
     def _add(self, rows: Tops) -> None:
         if self.cut:  # most rows of a large night are of groups that are not kept

@@ -36,7 +36,7 @@ class Metrics(Kept):
     that the job profiles. slices: of a job with a label.
     """
 
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     CALLED: ClassVar[str] = "a metrics state"
 
     columns: dict[str, ColumnState] = field(default_factory=dict)

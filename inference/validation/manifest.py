@@ -1,5 +1,5 @@
-"""The manifest of a revision that was judged, also of one that a gate refused: totals, gates, metrics, versions, and the
-name of the list of shards.
+"""The manifest of a revision that was judged, also of one that a gate refused: totals, gates, metrics, versions, and
+the name of the list of shards.
 """
 
 from __future__ import annotations

@@ -315,7 +315,7 @@ def test_the_spread_of_texts_is_the_same_however_they_come(more: list[str]) -> N
 
 def test_another_version_is_refused() -> None:
     packed = zlib.compress(json.dumps({"v": 2, "columns": {}}).encode())
-    with pytest.raises(ValueError, match="not a profile: version 2, not 5"):
+    with pytest.raises(ValueError, match="not a profile: version 2, not 6"):
         Profile.from_bytes(packed)
 
 
