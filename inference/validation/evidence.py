@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from nightjar.inference.errors import Missing
+from nightjar.inference.errors import Damaged, Missing
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.job.checks import LAST, DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
@@ -25,8 +25,8 @@ from nightjar.inference.validation.gates import (
     NightEvidence,
     evaluate,
 )
-from nightjar.inference.validation.gates.drift import lacking
-from nightjar.inference.validation.gates.rules import input_gates
+from nightjar.inference.validation.gates.drift import DriftGate
+from nightjar.inference.validation.gates.rules import gates_of, input_gates
 from nightjar.inference.validation.manifest import Manifest, manifest_of, read_manifest, read_profile
 
 _MANIFEST = re.compile(r"manifest-\d{6,}\.json")
@@ -59,14 +59,13 @@ def judge_input(storage: Storage, job: Job, date: str, discovery: Discovery) -> 
 
 def _without_baseline(storage: Storage, job: Job) -> Iterator[GateResult]:
     """The checks on drift that must fail, one for each run that is named and is not there."""
-    checks = job.checks if job.judged else ()
-    named: dict[str, str] = {}
-    for index, check in enumerate(checks):
-        if isinstance(check, DriftCheck) and check.on_fail == "block" and check.against != LAST:
-            named.setdefault(check.against, f"checks[{index}]")
-    for run, key in named.items():
+    named: dict[str, DriftGate] = {}
+    for rule in gates_of(job):
+        if isinstance(rule.gate, DriftGate) and rule.on_fail == "block" and rule.gate.against != LAST:
+            named.setdefault(rule.gate.against, rule.gate)
+    for run, gate in named.items():
         if run_manifest(storage, job.output.uri, run) is None:
-            yield lacking(key, run, _no_run(run))
+            yield gate.nothing(_no_run(run))
 
 
 def _no_run(run: str) -> str:
@@ -104,7 +103,10 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
         called += ", the last published night"
     if manifest.profile is None:
         return Baseline(called, None, f"the columns of {called} were not described")
-    return Baseline(called, read_profile(storage, revision_in(output, run, manifest.revision), manifest.profile))
+    try:
+        return Baseline(called, read_profile(storage, revision_in(output, run, manifest.revision), manifest.profile))
+    except Damaged:
+        return Baseline(called, None, f"another version of Nightjar wrote the profile of {called}", unreadable=True)
 
 
 def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:

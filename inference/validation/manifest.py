@@ -12,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import Damaged, JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.identity.packages import installed_packages
 from nightjar.inference.job.model import Job
@@ -136,7 +136,8 @@ def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
     """The profile of a revision. uri: of the revision.
 
     Raises:
-        JobError: It is not the file that was written, or another version wrote it.
+        JobError: It is not the file that was written.
+        Damaged: Another version wrote it.
     """
     file = join(uri, kept.file)
     raw = storage.read(file)
@@ -145,7 +146,7 @@ def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
     try:
         return Profile.from_bytes(raw)
     except ValueError as error:
-        raise JobError(f"{file}: not a profile that this version can read") from error
+        raise Damaged(f"{file}: not a profile that this version can read") from error
 
 
 def write_manifest(

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import Damaged, JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.seams import FRAMEWORKS, Framework
 from nightjar.inference.jsonform import to_json
@@ -282,12 +282,12 @@ def test_a_profile_that_is_not_the_one_that_was_published_is_named(tmp_path: Pat
     file = tmp_path / "runs/2026-11-19/r1/profile-000003"
     file.parent.mkdir(parents=True)
     published = RevisionFile(file.name, checksum(b"no profile"), 10)
-    for content, why in (
-        (b"another", "not the file that was published; restore it"),
-        (b"no profile", "not a profile that this version can read"),
+    for content, kind, why in (
+        (b"another", JobError, "not the file that was published; restore it"),
+        (b"no profile", Damaged, "not a profile that this version can read"),
     ):
         file.write_bytes(content)
-        with pytest.raises(JobError) as refused:
+        with pytest.raises(kind) as refused:
             read_profile(LakeStorage(), str(file.parent), published)
         assert str(refused.value) == f"{file}: {why}"
 
