@@ -140,7 +140,7 @@ class Movement:
             unmeasured=self._unmeasured,
             median=self._distances.quantile(0.5) if there else None,
             p99=self._distances.quantile(0.99) if there else None,
-            max=self._distances.high,
+            max=self._distances.max,
             rows=tuple(row for *_, row in self._farthest),
             changes=tuple(ValueChanged(*pair, rows) for pair, rows in self._ranked_changes()),
             changes_cut=self._cut,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number
 from nightjar.inference.input.schemas import without_views
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.encoding import State
-from nightjar.inference.metrics.figures import ColumnFigures
 
 LONGEST = 200
 """The longest value in characters. A column with a longer one is text and no category, and has neither counts nor
@@ -35,19 +35,18 @@ def number(value: Number) -> str:
 class ColumnState(State):
     """One column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme values.
 
-    kind: number, list (of floats) or other; "" if only nulls were seen, mixed if files disagree. low, high: the
-    smallest and greatest finite values; None unless the kind is a number. plus_inf, minus_inf: the numbers of +inf and
-    -inf among `nonfinite`.
+    kind: number, list (of floats) or other; "" if only nulls were seen. min, max: the smallest and greatest finite
+    values; None unless the kind is a number. plus_inf, minus_inf: the numbers of +inf and -inf among `nonfinite`.
     """
 
     kind: str = ""
     rows: int = 0
     nulls: int = 0
     nonfinite: int = 0
-    low: Number | None = None
-    high: Number | None = None
-    plus_inf: int = 0
-    minus_inf: int = 0
+    min: Number | None = None
+    max: Number | None = None
+    plus_inf: int = field(default=0, metadata=SELDOM)
+    minus_inf: int = field(default=0, metadata=SELDOM)
 
     @property
     def nan(self) -> int:
@@ -84,7 +83,7 @@ class ColumnState(State):
             low, high = (int(value) if value == value.to_integral_value() else float(value) for value in (low, high))
         elif low is not None:
             low, high = int(low), int(high)
-        self.low, self.high = low, high
+        self.min, self.max = low, high
 
     def _leave_out_nonfinite(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Count NaN and ±inf, and return the column without them."""
@@ -96,25 +95,6 @@ class ColumnState(State):
             int(pc.sum(pc.equal(column, pa.scalar(end, pa.float64()))).as_py() or 0) for end in (np.inf, -np.inf)
         )
         return column.filter(pc.is_finite(column))
-
-    def merge(self, other: ColumnState) -> None:
-        State.merge(self, other)
-        if self.kind and other.kind and self.kind != other.kind:
-            self.kind, self.low, self.high = "mixed", None, None
-        self.kind = self.kind or other.kind
-
-    def results(self) -> ColumnFigures:
-        found = ColumnFigures(
-            rows=self.rows,
-            nulls=self.nulls,
-            nonfinite=self.nonfinite,
-            min=self.low,
-            max=self.high,
-            kind=self.kind,
-        )
-        if not self.nonfinite:
-            return found
-        return replace(found, nan=self.nan, plus_inf=self.plus_inf, minus_inf=self.minus_inf)
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -95,9 +95,8 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: s
     if not before.rows or not now.rows:
         return replace(found, why=f"{'the other night' if not before.rows else 'tonight'} has no rows")
     kinds = {before.kind, now.kind} - {""}
-    if len(kinds) > 1 or "mixed" in kinds:
-        why = f"it holds {_called(now.kind)} and held {_called(before.kind)}"
-        return replace(found, why=why, changed=len(kinds) > 1)
+    if len(kinds) > 1:
+        return replace(found, why=f"it holds {_called(now.kind)} and held {_called(before.kind)}", changed=True)
     alarm = (1 - SURE) / columns
     nulls = now.missing / now.rows - before.missing / before.rows
     share = (before.missing + now.missing) / (before.rows + now.rows)
@@ -220,6 +219,4 @@ def _chi_squared(freedom: int, normal: float) -> float:
 
 
 def _called(kind: str) -> str:
-    return {"number": "numbers", "bool": "bools", "other": "values of other types", "mixed": "different types"}.get(
-        kind, kind
-    )
+    return {"number": "numbers", "bool": "bools", "other": "values of other types"}.get(kind, kind)

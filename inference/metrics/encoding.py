@@ -22,7 +22,7 @@ K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound="State")
 
 
-_EXTREMES: dict[str, Any] = {"low": min, "high": max}
+_EXTREMES: dict[str, Any] = {"min": min, "max": max}
 
 
 class State:
@@ -31,8 +31,9 @@ class State:
     __slots__ = ()
 
     def merge(self, other: Self) -> None:
-        """Add another's rows: numbers, arrays, counters and states are added, and a bool is true if either is. `low`
-        and `high` are the extreme values of both. A state that only the other one has is copied.
+        """Add another's rows: numbers, arrays, counters and states are added, and a bool is true if either is. Of two
+        texts the first that is not empty counts. `min` and `max` are the extreme values of both. A state that only the
+        other one has is copied.
 
         A class with other fields adds these itself.
         """
@@ -50,7 +51,7 @@ class State:
             elif name in _EXTREMES:
                 ends = (end for end in (mine, theirs) if end is not None)
                 setattr(self, name, _EXTREMES[name](ends, default=None))
-            elif isinstance(mine, bool):
+            elif isinstance(mine, bool | str):
                 setattr(self, name, mine or theirs)
             elif isinstance(mine, int | float | np.ndarray):
                 setattr(self, name, mine + theirs)

@@ -111,7 +111,8 @@ class Evaluator(State, ABC):
 
     def fits(self, known: np.ndarray) -> np.ndarray:
         """Which of these numbers can be labels."""
-        return np.isfinite(known)
+        finite: np.ndarray = np.isfinite(known)
+        return finite
 
     def outputs(self, rows: pa.Table, labels: Labels) -> pa.ChunkedArray:
         """The outputs of rows, of which each has a label or a null for one."""

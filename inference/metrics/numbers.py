@@ -75,13 +75,13 @@ class Bins(State):
 
 @dataclass(slots=True)
 class NumberState(State):
-    """Finite numbers, and how many were not finite. low, high: the least and the greatest one."""
+    """Finite numbers, and how many were not finite. min, max: the least and the greatest one."""
 
     nan: int = 0
     plus_inf: int = 0
     minus_inf: int = 0
-    low: float | None = None
-    high: float | None = None
+    min: float | None = None
+    max: float | None = None
     moments: Moments = field(default_factory=Moments)
     bins: Bins = field(default_factory=Bins)
 
@@ -99,24 +99,24 @@ class NumberState(State):
 
     def results(self) -> NumberFigures | None:
         """The figures; None if no value is finite."""
-        if self.low is None or self.high is None:
+        if self.min is None or self.max is None:
             return None
         deviation = math.sqrt(self.moments.deviations / self.moments.count)
         return NumberFigures(
             count=self.moments.count,
-            mean=min(max(self.moments.mean, self.low), self.high),
+            mean=min(max(self.moments.mean, self.min), self.max),
             std=deviation if math.isfinite(deviation) else None,
-            min=self.low,
-            max=self.high,
+            min=self.min,
+            max=self.max,
             quantiles={f"p{share * 100:g}": self.quantile(share) for share in QUANTILES},
         )
 
     def quantile(self, share: float) -> float:
         """The smallest value that at least this share of the values does not exceed, within 1/128 of itself."""
         index = int(np.searchsorted(np.cumsum(self.bins.counts), math.ceil(share * self.moments.count) or 1))
-        assert self.low is not None
-        assert self.high is not None
-        return min(max(middle(int(self.bins.keys[index])), self.low), self.high) + 0.0  # 0 rather than -0
+        assert self.min is not None
+        assert self.max is not None
+        return min(max(middle(int(self.bins.keys[index])), self.min), self.max) + 0.0  # 0 rather than -0
 
 
 def keys_of(values: np.ndarray, bits: int = _BITS) -> np.ndarray:

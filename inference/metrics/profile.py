@@ -43,7 +43,7 @@ _MANY = 16 * MOST
 _PROBED = 2 * MOST
 """Rows that tell whether a column has few values, before all of them are counted."""
 
-Kind = Literal["", "number", "text", "bool", "other", "mixed"]
+Kind = Literal["", "number", "text", "bool", "other"]
 
 
 def counted_values(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray] | None:
@@ -79,9 +79,9 @@ class CategoryState(State):
 
 @dataclass(slots=True)
 class ColumnProfile(State):
-    """One column. kind: "" if only nulls were seen, mixed if files disagree; then, and for other types, only rows and
-    nulls are counted. numbers: of numbers their values, of text its lengths in characters. categories: of text,
-    integers and bools. spread: of text, shape (SPREAD,): the rows in each group of values by their hashes.
+    """One column. kind: "" if only nulls were seen; then, and for other types, only rows and nulls are counted.
+    numbers: of numbers their values, of text its lengths in characters. categories: of text, integers and bools.
+    spread: of text, shape (SPREAD,): the rows in each group of values by their hashes.
     """
 
     kind: Kind = ""
@@ -118,14 +118,6 @@ class ColumnProfile(State):
             self.categories.add(values, counts)
         if self.kind == "text":
             self.spread = _spread(values, counts)
-
-    def merge(self, other: ColumnProfile) -> None:
-        State.merge(self, other)
-        if self.kind and other.kind and self.kind != other.kind:
-            self.kind = "mixed"
-        self.kind = self.kind or other.kind
-        if self.kind == "mixed":
-            self.numbers, self.categories = NumberState(), CategoryState(cut=True)
 
     def results(self) -> ProfileFigures:
         """The figures."""

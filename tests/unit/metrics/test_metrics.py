@@ -25,7 +25,8 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.binary import _bins
-from nightjar.inference.metrics.figures import Bounded, ColumnFigures, Evaluation
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.figures import Bounded, Evaluation
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 
 accuracy_score = lazily("sklearn.metrics", "accuracy_score")
@@ -385,7 +386,6 @@ def test_what_is_not_finite_is_counted_and_left_out_of_min_and_max(type_: pa.Dat
         "rows": 6,
         "nulls": 1,
         "nonfinite": 3,
-        "nan": 1,
         "plus_inf": 1,
         "minus_inf": 1,
         "min": 0.5,
@@ -419,11 +419,6 @@ def merged(*values: pa.Array) -> dict[str, Any]:
     return result
 
 
-def test_files_that_disagree_on_a_columns_type_are_said_to_be_mixed() -> None:
-    found = merged(pa.array([1]), pa.array(["a"]), pa.array([2]))
-    assert (found["kind"], found["min"], found["max"], found["rows"]) == ("mixed", None, None, 3)
-
-
 @pytest.mark.parametrize("spread", ["probability", "logit", "every magnitude"])
 def test_the_state_of_a_shard_of_20000_rows_stays_under_60_kb(spread: str) -> None:
     random = np.random.default_rng(3)
@@ -444,7 +439,7 @@ def test_what_is_not_a_state_is_refused(data: bytes) -> None:
         Metrics.from_bytes(data)
 
 
-def outputs(values: pa.Array, type_: str) -> Mapping[str, ColumnFigures]:
+def outputs(values: pa.Array, type_: str) -> Mapping[str, ColumnState]:
     """What is counted of an output without any check."""
     metrics = Metrics.for_job(job_of({"score": type_}, None))
     metrics.update(pa.table({"score": values}), None)

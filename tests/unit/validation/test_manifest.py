@@ -23,7 +23,8 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Packages, Planned, Preflight, Published
 from nightjar.inference.ledger.remarks import Remarks
-from nightjar.inference.metrics.figures import ColumnFigures, Figures
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
@@ -217,7 +218,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         GateResult("score.min", False, "-1.0", "0", "A score is below 0.", (offender,), "warn"),
     )
     figures = Figures(
-        {"score": ColumnFigures(rows=97, nulls=1, nonfinite=0, min=-1.0, max=2.0, kind="number")},
+        {"score": ColumnState(rows=97, nulls=1, nonfinite=0, min=-1.0, max=2.0, kind="number")},
         profile=described.results(),
     )
     rescored = Rescored(1, 50, 2, 0.25, "row 3", 1)
