@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_native_number
+from nightjar.inference.metrics.columns import floats
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded, CalibrationBin, Predictions
 from nightjar.inference.metrics.numbers import Bins, keys_of
@@ -53,7 +54,7 @@ class BinaryState(Evaluator):
     counted: Bins = field(default_factory=Bins)
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        values, found = _floats(self.outputs(rows, labels)), self.numbers(labels)
+        values, found = floats(self.outputs(rows, labels)), self.numbers(labels)
         compared = self.compared(~np.isnan(found), ~np.isnan(values))
         values, positive = values[compared], found[compared] == 1
         if not len(values):
@@ -68,7 +69,7 @@ class BinaryState(Evaluator):
         if not inside.all():
             self.outside += len(values) - int(inside.sum())
             values, positive = values[inside], positive[inside]
-        p = np.clip(values.astype(np.float64), _CLIP, 1 - _CLIP)
+        p = np.clip(values, _CLIP, 1 - _CLIP)
         np.subtract(1.0, p, out=p, where=~positive)
         self.loss -= float(np.log(p).sum())
 
@@ -213,19 +214,11 @@ def _of_predictions(name: str, found: Predictions) -> Bounded | str:
     return Bounded(part / whole) if whole else _UNDEFINED[name]
 
 
-def _floats(scores: pa.ChunkedArray) -> np.ndarray:
-    if pa.types.is_float16(scores.type):
-        scores = scores.cast(pa.float32())
-    values: np.ndarray = scores.to_numpy()
-    return values
-
-
 def _bins(values: np.ndarray) -> np.ndarray:
     """The bin of each score: fixed and monotone."""
-    inside = values.astype(np.float64)
-    index: np.ndarray = np.minimum((np.clip(inside, 0, 1) * _INSIDE).astype(np.int64), _INSIDE - 1)
+    index: np.ndarray = np.minimum((np.clip(values, 0, 1) * _INSIDE).astype(np.int64), _INSIDE - 1)
     if values.min() < 0 or values.max() > 1:
-        keys = keys_of(inside, _BITS)
+        keys = keys_of(values, _BITS)
         above = keys - keys_of(np.ones(1), _BITS) + _INSIDE
-        index = np.where(inside > 1, above, np.where(inside < 0, keys, index))
+        index = np.where(values > 1, above, np.where(values < 0, keys, index))
     return index

@@ -56,10 +56,10 @@ class ColumnState(State):
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> ColumnState:
         """The figures of a column."""
-        column = plain(column)
+        half, column = is_half(column.type), plain(column)
         state = cls(_kind(column.type), len(column), column.null_count)
         if state.kind == "number":
-            state._take_numbers(column)
+            state._take_numbers(column, half)
         elif state.kind == "list":
             state._leave_out_nonfinite(items(column))
         return state
@@ -67,19 +67,15 @@ class ColumnState(State):
     def update(self, column: pa.ChunkedArray) -> None:
         self.merge(ColumnState.of(column))
 
-    def _take_numbers(self, column: pa.ChunkedArray) -> None:
-        type_ = column.type
-        if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
-            column = column.cast(pa.decimal128(type_.precision, type_.scale))  # the smaller ones have no `min_max`
-        elif pa.types.is_float16(type_):
-            column = column.cast(pa.float32())
+    def _take_numbers(self, column: pa.ChunkedArray, half: bool) -> None:
+        """half: whether they are float16."""
         low, high = pc.min_max(self._leave_out_nonfinite(column)).as_py().values()
         if low is not None and pa.types.is_floating(column.type):
             # A float32 0.1 counts as 0.1, as in `max: 0.1`, not as 0.10000000149: the shortest text that reads back
             # as the same float32. Adding 0.0 turns -0.0 into 0.0.
-            native = np.float16 if pa.types.is_float16(type_) else column.type.to_pandas_dtype()
+            native = np.float16 if half else column.type.to_pandas_dtype()
             low, high = (float(str(native(value))) + 0.0 for value in (low, high))
-        elif low is not None and pa.types.is_decimal(type_):
+        elif low is not None and pa.types.is_decimal(column.type):
             low, high = (int(value) if value == value.to_integral_value() else float(value) for value in (low, high))
         elif low is not None:
             low, high = int(low), int(high)
@@ -98,7 +94,9 @@ class ColumnState(State):
 
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column's values without dictionary, extension or view type, so that Arrow can take any of them."""
+    """The column's values without dictionary, extension or view type, float16 or small decimals, so that Arrow can
+    take, filter and count any of them.
+    """
     if isinstance(column.type, pa.BaseExtensionType):
         storage = column.type.storage_type
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=storage)
@@ -106,11 +104,19 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(kind)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    return column
+    kind = column.type
+    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
+    return column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+
+
+def is_half(type_: pa.DataType) -> bool:
+    """Whether the values of such a column are float16."""
+    return bool(pa.types.is_float16(plain_type(type_)))
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type of such a column as `plain` gives it."""
+    """The type of such a column without dictionary, extension or view type."""
     kind = without_views(type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_)
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -129,10 +135,6 @@ def nan_as_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def floats(column: pa.ChunkedArray) -> np.ndarray:
     """A column as float64, with nulls as NaN."""
-    if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan)
-    if pa.types.is_float16(column.type):
-        column = column.cast(pa.float32())
     values: np.ndarray = plain(column).cast(pa.float64(), safe=False).to_numpy()
     return values
 

@@ -107,39 +107,32 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: s
         groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
         return replace(found, nulls=nulls, chance={"nulls": nulls_chance}, groups=groups, why=why)
     divisions = _divisions(before, now)
-    each = [_apart(groups, before.rows, now.rows, alarm / len(divisions)) for groups in divisions]
-    furthest = max(each, key=lambda found: found.psi - found.chance)
+    each = [(*_psi(groups, before.rows, now.rows, alarm / len(divisions)), groups) for groups in divisions]
+    psi, chance, division = max(each, key=lambda found: found[0] - found[1])
     means = [figures.mean if (figures := profile.numbers.results()) else None for profile in (before, now)]
     return replace(
         found,
-        psi=furthest.psi,
+        psi=psi,
         nulls=nulls,
-        chance={"psi": furthest.chance, "nulls": nulls_chance},
+        chance={"psi": chance, "nulls": nulls_chance},
         before=means[0],
         now=means[1],
         new=_only(now, before),
         vanished=_only(before, now),
-        groups=furthest.groups,
+        groups=division,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Apart:
-    """Two nights by one division. chance: of PSI, as in `Drift`."""
-
-    groups: tuple[Group, ...]
-    psi: float
-    chance: float
-
-
-def _apart(groups: tuple[Group, ...], before: int, now: int, alarm: float) -> _Apart:
-    """before, now: the rows. alarm: how often chance alone may exceed what is allowed for it."""
+def _psi(groups: tuple[Group, ...], before: int, now: int, alarm: float) -> tuple[float, float]:
+    """The population stability index by one division, and what of it is chance. before, now: the rows. alarm: how often
+    chance alone may exceed what is allowed for it.
+    """
     old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
     p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
     # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
     # 2020).
     chance = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * _sizes(before, now)
-    return _Apart(groups, float(((q - p) * np.log(q / p)).sum()), chance)
+    return float(((q - p) * np.log(q / p)).sum()), chance
 
 
 def _sizes(before: float, now: float) -> float:

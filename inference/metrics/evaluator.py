@@ -93,7 +93,7 @@ class Evaluator(State, ABC):
         column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
         if not (pa.types.is_null(column.type) or self.takes_label(column.type)):
             raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be {self.LABELS}")
-        return nan_as_null(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
+        return nan_as_null(column)
 
     def numbers(self, labels: Labels) -> np.ndarray:
         """The labels as float64, with NaN for none.

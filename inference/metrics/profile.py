@@ -101,7 +101,7 @@ class ColumnProfile(State):
         column = plain(column)
         found = ColumnProfile(_kind(column.type), len(column), column.null_count)
         if found.kind not in ("", "other"):
-            found._take(_countable(column).drop_null())
+            found._take((column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column).drop_null())
         self.merge(found)
 
     def _take(self, column: pa.ChunkedArray) -> None:
@@ -205,13 +205,6 @@ def _spread(values: pa.ChunkedArray, counts: np.ndarray) -> np.ndarray:
     """The rows in each group of texts by their hashes, of shape (SPREAD,). counts: the rows of each text."""
     groups = (hashes_of(comparable(values)) >> np.uint64(64 - _SPREAD_BITS)).astype(np.intp)
     return np.bincount(groups, counts, minlength=SPREAD).astype(np.int64)
-
-
-def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a type that Arrow can filter and count: it cannot with small decimals and float16."""
-    if pa.types.is_decimal(column.type) or pa.types.is_float16(column.type):
-        return column.cast(pa.float64() if pa.types.is_decimal(column.type) else pa.float32())
-    return column
 
 
 def _kind(type_: pa.DataType) -> Kind:

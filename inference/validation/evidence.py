@@ -91,7 +91,7 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
     """
     run = name
     if name == LAST:
-        if (found := _last_manifest(storage, output, date)) is None:
+        if (found := next(earlier_nights(storage, output, date), None)) is None:
             return Baseline(name, None, "no earlier night is published")
         run, day, manifest = found
     elif named := run_manifest(storage, output, run):
@@ -147,7 +147,7 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
         JobError: Its manifest is not the one that was published.
         Damaged: Its newest evaluation cannot be read.
     """
-    if (found := _last_manifest(storage, job.output.uri, date)) is None:
+    if (found := next(earlier_nights(storage, job.output.uri, date), None)) is None:
         return None
     run, day, manifest = found
     totals, revision = manifest.totals, revision_in(job.output.uri, run, manifest.revision)
@@ -159,11 +159,6 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
         **totals.by_name,
         metrics=by_latest(storage, revision, manifest.metrics),
     )
-
-
-def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, str, Manifest] | None:
-    """The last night, as above: its run, its date and its manifest."""
-    return next(earlier_nights(storage, output, date), None)
 
 
 def earlier_nights(storage: Storage, output: str, date: str) -> Iterator[tuple[str, str, Manifest]]:

@@ -25,7 +25,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.binary import _bins
-from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.columns import ColumnState, floats
 from nightjar.inference.metrics.figures import Bounded, Evaluation
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 
@@ -258,9 +258,10 @@ def test_a_scores_bin_depends_neither_on_its_float_type_nor_on_its_neighbours(
     scores: list[float], others: list[float]
 ) -> None:
     alone = [int(_bins(np.array([score]))[0]) for score in scores]
-    together = np.array(scores + [other for other in others if not math.isnan(other)])
-    for type_ in (np.float32, np.float64):
-        assert _bins(together.astype(type_))[: len(scores)].tolist() == alone
+    together = pa.array(scores + [other for other in others if not math.isnan(other)], pa.float64())
+    for type_ in (pa.float16(), pa.float32(), pa.float64()):
+        values = floats(pa.chunked_array([together.cast(type_)]))
+        assert _bins(values)[: len(scores)].tolist() == alone
 
 
 @given(pairs(PROBABILITY, st.booleans()))
