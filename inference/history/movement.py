@@ -130,7 +130,7 @@ class Movement:
 
     def results(self) -> OutputMoved:
         """What is told of it."""
-        there = self._distances.count
+        there = self._distances.moments.count
         ranked = sorted(self._changes.items(), key=lambda found: (-found[1], *map(str, found[0])))
         return OutputMoved(
             output=self.output,
@@ -141,7 +141,7 @@ class Movement:
             unmeasured=self._unmeasured,
             median=self._distances.quantile(0.5) if there else None,
             p99=self._distances.quantile(0.99) if there else None,
-            max=self._distances.high,
+            max=self._distances.max,
             rows=tuple(row for *_, row in self._farthest),
             changes=tuple(ValueChanged(*pair, rows) for pair, rows in ranked[: self.most]),
             changes_cut=self._cut,

@@ -317,7 +317,7 @@ def _compared(
 
 
 def _unpublished(storage: Storage, file: str) -> Manifest | None:
-    """The manifest of a revision whose publication was not begun; None if it was not judged."""
+    """The manifest of a revision that was judged and is not published; None if it was not judged."""
     try:
         return manifest_of(storage.read(file), file)
     except Missing:

@@ -10,14 +10,12 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_native_number
-from nightjar.inference.errors import LabelInvalid
-from nightjar.inference.metrics.encoding import State
+from nightjar.inference.metrics.columns import floats
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded, CalibrationBin, Predictions
-from nightjar.inference.metrics.numbers import added, keys_of
+from nightjar.inference.metrics.numbers import Bins, keys_of
 
 _INSIDE = 4096  # uniform bins of [0, 1]: 0 to 4095
 _BITS = 8  # outside, 2^8 bins for each power of two: below 0, and from 4096 on
@@ -38,29 +36,27 @@ class BinaryState(Evaluator):
     """Labels 0 and 1 against scores, counted in bins of the score, which never change.
 
     A row with a null label counts only as `unlabelled`; another row with a null or NaN score counts as `unscored`.
-    outside: the scores outside of [0, 1]. filled, counts: int64, the bins that hold rows, in ascending order, and their
-    rows; the bins of negatives and of positives alternate. loss: the sum over the scores in [0, 1]. The log loss is the
-    mean of −[y ln p + (1 − y) ln(1 − p)], with p clipped to [1e-7, 1 − 1e-7].
+    outside: the scores outside of [0, 1]. counted: the bins, of which those of negatives and of positives alternate.
+    loss: the sum over the scores in [0, 1]. The log loss is the mean of −[y ln p + (1 − y) ln(1 − p)], with p clipped
+    to [1e-7, 1 − 1e-7].
     """
 
     TASK: ClassVar[str] = "binary"
     LABELS: ClassVar[str] = "bool, or 0 and 1"
     SCORES: ClassVar[str] = "a float"
     EXAMPLE: ClassVar[str] = "score: float32"
+    VALUES: ClassVar[str] = "0, 1"
     takes_label = staticmethod(is_native_number)
     takes_score = staticmethod(pa.types.is_floating)
 
     outside: int = 0
     loss: float = 0.0
-    filled: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    counted: Bins = field(default_factory=Bins)
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        values = _floats(self.outputs(rows, labels))
-        positive, known = self.parsed(labels)
-        compared = self.compared(known, ~np.isnan(values))
-        if not compared.all():
-            values, positive = values[compared], positive[compared]
+        values, found = floats(self.outputs(rows, labels)), self.numbers(labels)
+        compared = self.compared(~np.isnan(found), ~np.isnan(values))
+        values, positive = values[compared], found[compared] == 1
         if not len(values):
             return
         self.rows += len(values)
@@ -68,18 +64,14 @@ class BinaryState(Evaluator):
         first = int(bins.min())
         counts = np.bincount(bins - first)
         filled = np.flatnonzero(counts)
-        self.filled, self.counts = added((self.filled, self.counts), (filled + first, counts[filled]))
+        self.counted.merge(Bins(filled + first, counts[filled]))
         inside = (values >= 0) & (values <= 1)
         if not inside.all():
             self.outside += len(values) - int(inside.sum())
             values, positive = values[inside], positive[inside]
-        p = np.clip(values.astype(np.float64), _CLIP, 1 - _CLIP)
+        p = np.clip(values, _CLIP, 1 - _CLIP)
         np.subtract(1.0, p, out=p, where=~positive)
         self.loss -= float(np.log(p).sum())
-
-    def merge(self, other: BinaryState) -> None:
-        State.merge(self, other)
-        self.filled, self.counts = added((self.filled, self.counts), (other.filled, other.counts))
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
         scores = self._scores
@@ -108,25 +100,14 @@ class BinaryState(Evaluator):
 
     @property
     def _scores(self) -> Scores:
-        bins, at = np.unique(self.filled >> 1, return_inverse=True)
+        bins, at = np.unique(self.counted.keys >> 1, return_inverse=True)
         pairs = np.zeros((len(bins), 2), np.int64)
-        pairs[at, self.filled & 1] = self.counts
+        pairs[at, self.counted.keys & 1] = self.counted.counts
         return Scores(bins, pairs)
 
-    def parsed(self, labels: Labels) -> tuple[np.ndarray, np.ndarray]:
-        """Two bool arrays of shape (rows,): which labels are 1, and which are known."""
-        column = self.typed(labels)
-        known: np.ndarray = column.is_valid().to_numpy()
-        if pa.types.is_null(column.type):
-            return np.zeros(len(column), bool), known
-        if column.null_count:
-            column = pc.fill_null(column, pa.scalar(0).cast(column.type))
-        values = column.to_numpy()
-        positive: np.ndarray = values == 1
-        if not (fine := positive | (values == 0)).all():
-            value = values[~fine][0].item()
-            raise LabelInvalid(f"label column {self.label!r} holds {value!r}; it must be 0, 1 or null")
-        return positive, known
+    def fits(self, known: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (known == 0) | (known == 1)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,19 +214,11 @@ def _of_predictions(name: str, found: Predictions) -> Bounded | str:
     return Bounded(part / whole) if whole else _UNDEFINED[name]
 
 
-def _floats(scores: pa.ChunkedArray) -> np.ndarray:
-    if pa.types.is_float16(scores.type):
-        scores = scores.cast(pa.float32())
-    values: np.ndarray = scores.to_numpy()
-    return values
-
-
 def _bins(values: np.ndarray) -> np.ndarray:
     """The bin of each score: fixed and monotone."""
-    inside = values.astype(np.float64)
-    index: np.ndarray = np.minimum((np.clip(inside, 0, 1) * _INSIDE).astype(np.int64), _INSIDE - 1)
+    index: np.ndarray = np.minimum((np.clip(values, 0, 1) * _INSIDE).astype(np.int64), _INSIDE - 1)
     if values.min() < 0 or values.max() > 1:
-        keys = keys_of(inside, _BITS)
+        keys = keys_of(values, _BITS)
         above = keys - keys_of(np.ones(1), _BITS) + _INSIDE
-        index = np.where(inside > 1, above, np.where(inside < 0, keys, index))
+        index = np.where(values > 1, above, np.where(values < 0, keys, index))
     return index

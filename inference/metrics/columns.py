@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list, is_number
 from nightjar.inference.input.schemas import without_views
+from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.encoding import State
-from nightjar.inference.metrics.figures import ColumnFigures
 
 LONGEST = 200
 """The longest value in characters. A column with a longer one is text and no category, and has neither counts nor
@@ -35,19 +35,18 @@ def number(value: Number) -> str:
 class ColumnState(State):
     """One column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme values.
 
-    kind: number, list (of floats) or other; "" if only nulls were seen, mixed if files disagree. low, high: the
-    smallest and greatest finite values; None unless the kind is a number. plus_inf, minus_inf: the numbers of +inf and
-    -inf among `nonfinite`.
+    kind: number, list (of floats) or other; "" if only nulls were seen. min, max: the smallest and greatest finite
+    values; None unless the kind is a number. plus_inf, minus_inf: the numbers of +inf and -inf among `nonfinite`.
     """
 
     kind: str = ""
     rows: int = 0
     nulls: int = 0
     nonfinite: int = 0
-    low: Number | None = None
-    high: Number | None = None
-    plus_inf: int = 0
-    minus_inf: int = 0
+    min: Number | None = None
+    max: Number | None = None
+    plus_inf: int = field(default=0, metadata=SELDOM)
+    minus_inf: int = field(default=0, metadata=SELDOM)
 
     @property
     def nan(self) -> int:
@@ -57,10 +56,10 @@ class ColumnState(State):
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> ColumnState:
         """The figures of a column."""
-        column = plain(column)
+        half, column = is_half(column.type), plain(column)
         state = cls(_kind(column.type), len(column), column.null_count)
         if state.kind == "number":
-            state._take_numbers(column)
+            state._take_numbers(column, half)
         elif state.kind == "list":
             state._leave_out_nonfinite(items(column))
         return state
@@ -68,23 +67,19 @@ class ColumnState(State):
     def update(self, column: pa.ChunkedArray) -> None:
         self.merge(ColumnState.of(column))
 
-    def _take_numbers(self, column: pa.ChunkedArray) -> None:
-        type_ = column.type
-        if pa.types.is_decimal32(type_) or pa.types.is_decimal64(type_):
-            column = column.cast(pa.decimal128(type_.precision, type_.scale))  # the smaller ones have no `min_max`
-        elif pa.types.is_float16(type_):
-            column = column.cast(pa.float32())
+    def _take_numbers(self, column: pa.ChunkedArray, half: bool) -> None:
+        """half: whether they are float16."""
         low, high = pc.min_max(self._leave_out_nonfinite(column)).as_py().values()
         if low is not None and pa.types.is_floating(column.type):
             # A float32 0.1 counts as 0.1, as in `max: 0.1`, not as 0.10000000149: the shortest text that reads back
             # as the same float32. Adding 0.0 turns -0.0 into 0.0.
-            native = np.float16 if pa.types.is_float16(type_) else column.type.to_pandas_dtype()
+            native = np.float16 if half else column.type.to_pandas_dtype()
             low, high = (float(str(native(value))) + 0.0 for value in (low, high))
-        elif low is not None and pa.types.is_decimal(type_):
+        elif low is not None and pa.types.is_decimal(column.type):
             low, high = (int(value) if value == value.to_integral_value() else float(value) for value in (low, high))
         elif low is not None:
             low, high = int(low), int(high)
-        self.low, self.high = low, high
+        self.min, self.max = low, high
 
     def _leave_out_nonfinite(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Count NaN and ±inf, and return the column without them."""
@@ -97,35 +92,11 @@ class ColumnState(State):
         )
         return column.filter(pc.is_finite(column))
 
-    def merge(self, other: ColumnState) -> None:
-        self.rows += other.rows
-        self.nulls += other.nulls
-        self.nonfinite += other.nonfinite
-        self.plus_inf += other.plus_inf
-        self.minus_inf += other.minus_inf
-        if self.kind and other.kind and self.kind != other.kind:
-            self.kind, self.low, self.high = "mixed", None, None
-            return
-        self.kind = self.kind or other.kind
-        self.low = min((v for v in (self.low, other.low) if v is not None), default=None)
-        self.high = max((v for v in (self.high, other.high) if v is not None), default=None)
-
-    def results(self) -> ColumnFigures:
-        found = ColumnFigures(
-            rows=self.rows,
-            nulls=self.nulls,
-            nonfinite=self.nonfinite,
-            min=self.low,
-            max=self.high,
-            kind=self.kind,
-        )
-        if not self.nonfinite:
-            return found
-        return replace(found, nan=self.nan, plus_inf=self.plus_inf, minus_inf=self.minus_inf)
-
 
 def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The column's values without dictionary, extension or view type, so that Arrow can take any of them."""
+    """The column's values without dictionary, extension or view type, float16 or small decimals, so that Arrow can
+    take, filter and count any of them.
+    """
     if isinstance(column.type, pa.BaseExtensionType):
         storage = column.type.storage_type
         column = pa.chunked_array([chunk.storage for chunk in column.chunks], type=storage)
@@ -133,11 +104,19 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
         column = column.cast(kind)
     if pa.types.is_dictionary(column.type):
         column = column.cast(column.type.value_type)
-    return column
+    kind = column.type
+    if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
+        return column.cast(pa.decimal128(kind.precision, kind.scale))
+    return column.cast(pa.float32()) if pa.types.is_float16(kind) else column
+
+
+def is_half(type_: pa.DataType) -> bool:
+    """Whether the values of such a column are float16."""
+    return bool(pa.types.is_float16(plain_type(type_)))
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
-    """The type of such a column as `plain` gives it."""
+    """The type of such a column without dictionary, extension or view type."""
     kind = without_views(type_.storage_type if isinstance(type_, pa.BaseExtensionType) else type_)
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -156,10 +135,6 @@ def nan_as_null(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 def floats(column: pa.ChunkedArray) -> np.ndarray:
     """A column as float64, with nulls as NaN."""
-    if pa.types.is_null(column.type):
-        return np.full(len(column), np.nan)
-    if pa.types.is_float16(column.type):
-        column = column.cast(pa.float32())
     values: np.ndarray = plain(column).cast(pa.float64(), safe=False).to_numpy()
     return values
 

@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from nightjar.inference.jsonform import SELDOM
-from nightjar.inference.metrics.numbers import added, lowest
+from nightjar.inference.metrics.numbers import Bins, lowest
 from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
 
 GROUPS = 10
@@ -95,9 +95,8 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: s
     if not before.rows or not now.rows:
         return replace(found, why=f"{'the other night' if not before.rows else 'tonight'} has no rows")
     kinds = {before.kind, now.kind} - {""}
-    if len(kinds) > 1 or "mixed" in kinds:
-        why = f"it holds {_called(now.kind)} and held {_called(before.kind)}"
-        return replace(found, why=why, changed=len(kinds) > 1)
+    if len(kinds) > 1:
+        return replace(found, why=f"it holds {_called(now.kind)} and held {_called(before.kind)}", changed=True)
     alarm = (1 - SURE) / columns
     nulls = now.missing / now.rows - before.missing / before.rows
     share = (before.missing + now.missing) / (before.rows + now.rows)
@@ -108,39 +107,32 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: s
         groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
         return replace(found, nulls=nulls, chance={"nulls": nulls_chance}, groups=groups, why=why)
     divisions = _divisions(before, now)
-    each = [_apart(groups, before.rows, now.rows, alarm / len(divisions)) for groups in divisions]
-    furthest = max(each, key=lambda found: found.psi - found.chance)
+    each = [(*_psi(groups, before.rows, now.rows, alarm / len(divisions)), groups) for groups in divisions]
+    psi, chance, division = max(each, key=lambda found: found[0] - found[1])
     means = [figures.mean if (figures := profile.numbers.results()) else None for profile in (before, now)]
     return replace(
         found,
-        psi=furthest.psi,
+        psi=psi,
         nulls=nulls,
-        chance={"psi": furthest.chance, "nulls": nulls_chance},
+        chance={"psi": chance, "nulls": nulls_chance},
         before=means[0],
         now=means[1],
         new=_only(now, before),
         vanished=_only(before, now),
-        groups=furthest.groups,
+        groups=division,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Apart:
-    """Two nights by one division. chance: of PSI, as in `Drift`."""
-
-    groups: tuple[Group, ...]
-    psi: float
-    chance: float
-
-
-def _apart(groups: tuple[Group, ...], before: int, now: int, alarm: float) -> _Apart:
-    """before, now: the rows. alarm: how often chance alone may exceed what is allowed for it."""
+def _psi(groups: tuple[Group, ...], before: int, now: int, alarm: float) -> tuple[float, float]:
+    """The population stability index by one division, and what of it is chance. before, now: the rows. alarm: how often
+    chance alone may exceed what is allowed for it.
+    """
     old, new = (np.array(counts, float) for counts in zip(*((each.before, each.now) for each in groups), strict=True))
     p, q = ((counts + _HALF) / (counts + _HALF).sum() for counts in (old, new))
     # By chance PSI is chi-squared, times the sum of 1/rows (Yurdakul and Naranjo, Journal of Risk Model Validation 14,
     # 2020).
     chance = _chi_squared(len(groups) - 1, NormalDist().inv_cdf(1 - alarm)) * _sizes(before, now)
-    return _Apart(groups, float(((q - p) * np.log(q / p)).sum()), chance)
+    return float(((q - p) * np.log(q / p)).sum()), chance
 
 
 def _sizes(before: float, now: float) -> float:
@@ -174,7 +166,7 @@ def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 
 def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    keys, old, new = _side_by_side(before, now)
+    keys, old, new = _side_by_side(before.numbers.bins, now.numbers.bins)
     infinite = [
         Group(name, getattr(before.numbers, field), getattr(now.numbers, field))
         for name, field in (("-inf", "minus_inf"), ("inf", "plus_inf"))
@@ -198,10 +190,10 @@ def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
     return [*spans, *infinite]
 
 
-def _side_by_side(before: ColumnProfile, now: ColumnProfile) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    one, other = (each.numbers for each in (before, now))
-    keys, old = added((one.keys, one.counts), (other.keys, np.zeros_like(other.counts)))
-    _, new = added((one.keys, np.zeros_like(one.counts)), (other.keys, other.counts))
+def _side_by_side(before: Bins, now: Bins) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    keys = np.union1d(before.keys, now.keys)
+    old, new = np.zeros((2, len(keys)), np.int64)
+    old[np.searchsorted(keys, before.keys)], new[np.searchsorted(keys, now.keys)] = before.counts, now.counts
     return keys, old, new
 
 
@@ -220,6 +212,4 @@ def _chi_squared(freedom: int, normal: float) -> float:
 
 
 def _called(kind: str) -> str:
-    return {"number": "numbers", "bool": "bools", "other": "values of other types", "mixed": "different types"}.get(
-        kind, kind
-    )
+    return {"number": "numbers", "bool": "bools", "other": "values of other types"}.get(kind, kind)

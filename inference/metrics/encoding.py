@@ -22,16 +22,20 @@ K = TypeVar("K", bound=Hashable)
 S = TypeVar("S", bound="State")
 
 
+_EXTREMES: dict[str, Any] = {"min": min, "max": max}
+
+
 class State:
     """A base for dataclasses whose fields are numbers, texts, arrays, counters, other states, and states by name."""
 
     __slots__ = ()
 
     def merge(self, other: Self) -> None:
-        """Add another's rows: numbers, counters and states are added, and a bool is true if either is. A state that
-        only the other one has is copied.
+        """Add another's rows: numbers, arrays, counters and states are added, and a bool is true if either is. Of two
+        texts the first that is not empty counts. `min` and `max` are the extreme values of both. A state that only the
+        other one has is copied.
 
-        A class with other fields, as arrays or extreme values, adds these itself.
+        A class with other fields adds these itself.
         """
         kind: Any = type(self)
         for name in _names(kind):
@@ -44,9 +48,12 @@ class State:
                 mine.update(theirs)
             elif isinstance(mine, dict):
                 merge_named(mine, theirs)
-            elif isinstance(mine, bool):
+            elif name in _EXTREMES:
+                ends = (end for end in (mine, theirs) if end is not None)
+                setattr(self, name, _EXTREMES[name](ends, default=None))
+            elif isinstance(mine, bool | str):
                 setattr(self, name, mine or theirs)
-            elif isinstance(mine, int | float):
+            elif isinstance(mine, int | float | np.ndarray):
                 setattr(self, name, mine + theirs)
 
     def values(self) -> list[Any]:

@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.job.label_sections import METRICS, Evaluating
-from nightjar.inference.metrics.columns import nan_as_null, plain
+from nightjar.inference.metrics.columns import floats, nan_as_null, plain
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import Bounded, Evaluation
 
@@ -32,13 +32,15 @@ class Evaluator(State, ABC):
     label: the column of labels. score: the output. unlabelled: rows without a label. unscored: others without an output
     to compare. rows: those that are compared. TASK: its key in `slices.TASKS`, and in `METRICS`, whose names
     `metric` answers. LABELS, SCORES: the values of labels and outputs, in words for messages. EXAMPLE: an output of
-    this kind, as a job declares it. takes_label, takes_score: whether labels, and outputs, may be of a type.
+    this kind, as a job declares it. takes_label, takes_score: whether labels, and outputs, may be of a type. VALUES: in
+    words, of labels that are numbers.
     """
 
     TASK: ClassVar[str]
     LABELS: ClassVar[str]
     SCORES: ClassVar[str]
     EXAMPLE: ClassVar[str]
+    VALUES: ClassVar[str] = ""
     takes_label: ClassVar[TypeTest]
     takes_score: ClassVar[TypeTest]
 
@@ -77,11 +79,10 @@ class Evaluator(State, ABC):
         Raises:
             LabelInvalid: A label is of no such value.
         """
-        self.parsed(labels)
-
-    def parsed(self, labels: Labels) -> Any:
-        """The labels in the form in which they are compared. Raises as `check`."""
-        return self.typed(labels)
+        if self.VALUES:
+            self.numbers(labels)
+        else:
+            self.typed(labels)
 
     def typed(self, labels: Labels) -> pa.ChunkedArray:
         """The labels without dictionary or extension type; a column of the type null has no label, and NaN is none.
@@ -92,7 +93,26 @@ class Evaluator(State, ABC):
         column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
         if not (pa.types.is_null(column.type) or self.takes_label(column.type)):
             raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be {self.LABELS}")
-        return nan_as_null(column.cast(pa.float32()) if pa.types.is_float16(column.type) else column)
+        return nan_as_null(column)
+
+    def numbers(self, labels: Labels) -> np.ndarray:
+        """The labels as float64, with NaN for none.
+
+        Raises:
+            LabelInvalid: One is no number that labels can be.
+        """
+        found = floats(self.typed(labels))
+        known = found[~np.isnan(found)]
+        if (wrong := ~self.fits(known)).any():
+            value = known[wrong][0].item()
+            shown = int(value) if value.is_integer() else value
+            raise LabelInvalid(f"label column {self.label!r} holds {shown!r}; it must be {self.VALUES} or null")
+        return found
+
+    def fits(self, known: np.ndarray) -> np.ndarray:
+        """Which of these numbers can be labels."""
+        finite: np.ndarray = np.isfinite(known)
+        return finite
 
     def outputs(self, rows: pa.Table, labels: Labels) -> pa.ChunkedArray:
         """The outputs of rows, of which each has a label or a null for one."""

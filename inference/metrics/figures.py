@@ -6,27 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from nightjar.inference.jsonform import SELDOM
+from nightjar.inference.metrics.columns import ColumnState
 
 _VALUE_CHARS = 40
 """The most characters of a slice's value or of a class in a sentence."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ColumnFigures:
-    """One column that is checked, or a float output; fields as in `ColumnState`.
-
-    nan, plus_inf, minus_inf: the numbers of these values, if `nonfinite` is not 0.
-    """
-
-    rows: int
-    nulls: int
-    nonfinite: int
-    nan: int | None = field(default=None, metadata=SELDOM)
-    plus_inf: int | None = field(default=None, metadata=SELDOM)
-    minus_inf: int | None = field(default=None, metadata=SELDOM)
-    min: int | float | None
-    max: int | float | None
-    kind: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,7 +189,7 @@ class Frequent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFigures:
-    """What the values of a column look like. kind: number, text, bool, other, mixed, or "" if only nulls were seen.
+    """What the values of a column look like. kind: number, text, bool, other, or "" if only nulls were seen.
 
     numbers: of text, its lengths in characters. distinct: how many values there are; None for other types, and if
     there are too many to count each. frequent: the most frequent values; empty likewise.
@@ -244,7 +227,7 @@ class Figures:
     its slices, of those by which the job divides the rows. accumulators: those of the user's own, by name.
     """
 
-    columns: Mapping[str, ColumnFigures]
+    columns: Mapping[str, ColumnState]
     evaluation: Evaluation | None = None
     profile: Mapping[str, ProfileFigures] = field(default_factory=dict)
     slices: Mapping[str, SliceFigures] = field(default_factory=dict)

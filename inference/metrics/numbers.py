@@ -56,22 +56,34 @@ class Moments(State):
 
 
 @dataclass(slots=True)
+class Bins(State):
+    """The bins that hold values. keys, counts: int64, of shape (bins,); the keys are in ascending order."""
+
+    keys: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+
+    def merge(self, other: Bins) -> None:
+        if np.array_equal(self.keys, other.keys):
+            self.counts = self.counts + other.counts
+            return
+        keys, counts = np.concatenate([self.keys, other.keys]), np.concatenate([self.counts, other.counts])
+        order = np.argsort(keys, kind="stable")  # a stable sort only merges what is two ascending runs
+        keys, counts = keys[order], counts[order]
+        firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        self.keys, self.counts = keys[firsts], np.add.reduceat(counts, firsts)
+
+
+@dataclass(slots=True)
 class NumberState(State):
-    """Finite numbers, and how many were not finite. keys, counts: the bins that hold values, in ascending order."""
+    """Finite numbers, and how many were not finite. min, max: the least and the greatest one."""
 
     nan: int = 0
     plus_inf: int = 0
     minus_inf: int = 0
-    low: float | None = None
-    high: float | None = None
+    min: float | None = None
+    max: float | None = None
     moments: Moments = field(default_factory=Moments)
-    keys: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-
-    @property
-    def count(self) -> int:
-        """The number of finite values."""
-        return int(self.counts.sum())
+    bins: Bins = field(default_factory=Bins)
 
     def update(self, values: np.ndarray) -> None:
         """Add values of shape (rows,). Integers that are no float64 are rounded to one."""
@@ -82,50 +94,29 @@ class NumberState(State):
             self.minus_inf += int((values == -np.inf).sum())
         if len(finite):
             low, high = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # 0 rather than -0
-            self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), *_binned(finite)))
-
-    def merge(self, other: NumberState) -> None:
-        self.nan += other.nan
-        self.plus_inf += other.plus_inf
-        self.minus_inf += other.minus_inf
-        self.moments.merge(other.moments)
-        self.low = min((end for end in (self.low, other.low) if end is not None), default=None)
-        self.high = max((end for end in (self.high, other.high) if end is not None), default=None)
-        self.keys, self.counts = added((self.keys, self.counts), (other.keys, other.counts))
+            bins = Bins(*np.unique(keys_of(finite), return_counts=True))
+            self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), bins))
 
     def results(self) -> NumberFigures | None:
         """The figures; None if no value is finite."""
-        if self.low is None or self.high is None:
+        if self.min is None or self.max is None:
             return None
         deviation = math.sqrt(self.moments.deviations / self.moments.count)
         return NumberFigures(
-            count=self.count,
-            mean=min(max(self.moments.mean, self.low), self.high),
+            count=self.moments.count,
+            mean=min(max(self.moments.mean, self.min), self.max),
             std=deviation if math.isfinite(deviation) else None,
-            min=self.low,
-            max=self.high,
+            min=self.min,
+            max=self.max,
             quantiles={f"p{share * 100:g}": self.quantile(share) for share in QUANTILES},
         )
 
     def quantile(self, share: float) -> float:
         """The smallest value that at least this share of the values does not exceed, within 1/128 of itself."""
-        index = int(np.searchsorted(np.cumsum(self.counts), math.ceil(share * self.count) or 1))
-        assert self.low is not None
-        assert self.high is not None
-        return min(max(middle(int(self.keys[index])), self.low), self.high) + 0.0  # 0 rather than -0
-
-
-def added(one: tuple[np.ndarray, np.ndarray], other: tuple[np.ndarray, np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
-    """The bins of both, each a pair of ascending keys and their counts."""
-    if not len(other[0]):
-        return one
-    if np.array_equal(one[0], other[0]):
-        return one[0], one[1] + other[1]
-    keys, counts = np.concatenate([one[0], other[0]]), np.concatenate([one[1], other[1]])
-    order = np.argsort(keys, kind="stable")  # a stable sort only merges what is two ascending runs
-    keys, counts = keys[order], counts[order]
-    firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-    return keys[firsts], np.add.reduceat(counts, firsts)
+        index = int(np.searchsorted(np.cumsum(self.bins.counts), math.ceil(share * self.moments.count) or 1))
+        assert self.min is not None
+        assert self.max is not None
+        return min(max(middle(int(self.bins.keys[index])), self.min), self.max) + 0.0  # 0 rather than -0
 
 
 def keys_of(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
@@ -138,11 +129,6 @@ def keys_of(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
     keys[values == 0] = 0
     np.negative(keys, out=keys, where=values < 0)
     return keys
-
-
-def _binned(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    keys, counts = np.unique(keys_of(values), return_counts=True)
-    return keys, counts
 
 
 def lowest(key: int) -> float:

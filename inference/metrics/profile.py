@@ -43,7 +43,7 @@ _MANY = 16 * MOST
 _PROBED = 2 * MOST
 """Rows that tell whether a column has few values, before all of them are counted."""
 
-Kind = Literal["", "number", "text", "bool", "other", "mixed"]
+Kind = Literal["", "number", "text", "bool", "other"]
 
 
 def counted_values(column: pa.ChunkedArray) -> tuple[pa.ChunkedArray, np.ndarray] | None:
@@ -79,9 +79,9 @@ class CategoryState(State):
 
 @dataclass(slots=True)
 class ColumnProfile(State):
-    """One column. kind: "" if only nulls were seen, mixed if files disagree; then, and for other types, only rows and
-    nulls are counted. numbers: of numbers their values, of text its lengths in characters. categories: of text,
-    integers and bools. spread: of text, shape (SPREAD,): the rows in each group of values by their hashes.
+    """One column. kind: "" if only nulls were seen; then, and for other types, only rows and nulls are counted.
+    numbers: of numbers their values, of text its lengths in characters. categories: of text, integers and bools.
+    spread: of text, shape (SPREAD,): the rows in each group of values by their hashes.
     """
 
     kind: Kind = ""
@@ -101,7 +101,7 @@ class ColumnProfile(State):
         column = plain(column)
         found = ColumnProfile(_kind(column.type), len(column), column.null_count)
         if found.kind not in ("", "other"):
-            found._take(_countable(column).drop_null())
+            found._take((column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column).drop_null())
         self.merge(found)
 
     def _take(self, column: pa.ChunkedArray) -> None:
@@ -118,19 +118,6 @@ class ColumnProfile(State):
             self.categories.add(values, counts)
         if self.kind == "text":
             self.spread = _spread(values, counts)
-
-    def merge(self, other: ColumnProfile) -> None:
-        self.rows += other.rows
-        self.nulls += other.nulls
-        if self.kind and other.kind and self.kind != other.kind:
-            self.kind = "mixed"
-        self.kind = self.kind or other.kind
-        if self.kind == "mixed":
-            self.numbers, self.categories = NumberState(), CategoryState(cut=True)
-            return
-        self.numbers.merge(other.numbers)
-        self.categories.merge(other.categories)
-        self.spread = self.spread + other.spread
 
     def results(self) -> ProfileFigures:
         """The figures."""
@@ -151,7 +138,7 @@ class ColumnProfile(State):
 class Profile(Kept):
     """The profiles of a night's columns, by name."""
 
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     CALLED: ClassVar[str] = "a profile"
 
     columns: dict[str, ColumnProfile]
@@ -218,13 +205,6 @@ def _spread(values: pa.ChunkedArray, counts: np.ndarray) -> np.ndarray:
     """The rows in each group of texts by their hashes, of shape (SPREAD,). counts: the rows of each text."""
     groups = (hashes_of(comparable(values)) >> np.uint64(64 - _SPREAD_BITS)).astype(np.intp)
     return np.bincount(groups, counts, minlength=SPREAD).astype(np.int64)
-
-
-def _countable(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """The values in a type that Arrow can filter and count: it cannot with small decimals and float16."""
-    if pa.types.is_decimal(column.type) or pa.types.is_float16(column.type):
-        return column.cast(pa.float64() if pa.types.is_decimal(column.type) else pa.float32())
-    return column
 
 
 def _kind(type_: pa.DataType) -> Kind:

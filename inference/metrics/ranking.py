@@ -1,9 +1,9 @@
 """Rows of one group, ranked by an output, against labels that say how relevant each is.
 
-Of a group are kept the first k rows and the k greatest labels. Of rows with one score the least relevant come first, so
-that a model that tells no rows apart is not praised for their order. Whatever a part leaves out, the whole would leave
-out, too. Of many groups those with the smallest hashes are kept: a sample that depends on nothing but the groups
-themselves.
+Of a group are kept the first k rows and those of the k greatest labels. Of rows with one score the least relevant come
+first, so that a model that tells no rows apart is not praised for their order. Whatever a part leaves out, the whole
+would leave out, too. Of many groups those with the smallest hashes are kept: a sample that depends on nothing but the
+groups themselves.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_native_number, is_number, is_text
-from nightjar.inference.errors import JobError, LabelInvalid
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.label_sections import METRICS, Evaluating
 from nightjar.inference.metrics.columns import floats, plain_type
 from nightjar.inference.metrics.encoding import State
@@ -29,29 +29,20 @@ from nightjar.inference.metrics.keyhash import comparable, hashes
 
 @dataclass(frozen=True, slots=True)
 class Tops(State):
-    """Groups by their hashes, as uint64, in ascending order.
+    """Rows of groups: of each group the first k, and those of the k greatest labels above 0.
 
-    groups, scores, grades: of each row that is kept, the best one of a group first: its group, the score as float64,
-    and the label as int64. ideal_groups, ideals: the greatest labels above 0 of each group, descending. All of shape
-    (entries,).
+    groups, scores, grades: of each row, the best one of a group first: the hash of its group, as uint64, ascending; the
+    score as float64, and the label as int64. All of shape (rows,).
     """
 
     groups: np.ndarray
     scores: np.ndarray
     grades: np.ndarray
-    ideal_groups: np.ndarray
-    ideals: np.ndarray
-
-    @classmethod
-    def of_rows(cls, groups: np.ndarray, scores: np.ndarray, grades: np.ndarray) -> Tops:
-        """Rows in any order."""
-        relevant = grades > 0
-        return cls(groups, scores, grades, groups[relevant], grades[relevant])
 
     @classmethod
     def none(cls) -> Tops:
         """No rows."""
-        return cls.of_rows(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.int64))
+        return cls(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.int64))
 
     def each_group(self) -> np.ndarray:
         """The groups, each once."""
@@ -59,7 +50,7 @@ class Tops(State):
 
     def ranked(self) -> np.ndarray:
         """The groups that have a relevant row, each once."""
-        return np.unique(self.ideal_groups)
+        return np.unique(self.groups[self.grades > 0])
 
     def added(self, other: Tops, k: int, most: int) -> tuple[Tops, bool]:
         """The tops of both, and whether there were more than `most` groups. other: in any order."""
@@ -67,20 +58,21 @@ class Tops(State):
         together = Tops(*map(np.concatenate, arrays))
         each = together.each_group()
         if cut := len(each) > most:
-            together = together.up_to(each[most - 1])
-        rows = np.lexsort((together.grades, -together.scores, together.groups))
-        ideals = np.lexsort((-together.ideals, together.ideal_groups))
-        rows, ideals = rows[places(together.groups[rows]) < k], ideals[places(together.ideal_groups[ideals]) < k]
-        return together._taken(rows, ideals), cut
+            together = together.taken(together.groups <= each[most - 1])
+        together = together.taken(np.lexsort((together.grades, -together.scores, together.groups)))
+        kept = places(together.groups) < k
+        kept[together.ideal(k)] = True
+        return together.taken(kept), cut
 
-    def up_to(self, last: np.uint64) -> Tops:
-        """The groups whose hash is not greater."""
-        return self._taken(self.groups <= last, self.ideal_groups <= last)
+    def ideal(self, k: int) -> np.ndarray:
+        """The indices of the k greatest labels above 0 of each group, descending."""
+        order = np.lexsort((-self.scores, -self.grades, self.groups))
+        found: np.ndarray = order[(places(self.groups) < k) & (self.grades[order] > 0)]
+        return found
 
-    def _taken(self, rows: np.ndarray, ideals: np.ndarray) -> Tops:
-        kept = [each[rows] for each in (self.groups, self.scores, self.grades)]
-        kept += [each[ideals] for each in (self.ideal_groups, self.ideals)]
-        return Tops(*kept)
+    def taken(self, at: np.ndarray) -> Tops:
+        """Some of the rows. at: their indices, or which they are."""
+        return Tops(self.groups[at], self.scores[at], self.grades[at])
 
 
 def places(groups: np.ndarray) -> np.ndarray:
@@ -98,10 +90,11 @@ def means(tops: Tops, k: int) -> dict[str, float | None]:
     map: the sum over the relevant rows among the first k of the share of relevant rows down to each, divided by the
     relevant rows that there could be there. precision: the share of k that is relevant.
     """
-    ranked, ideal_firsts, ideal_sizes = np.unique(tops.ideal_groups, return_index=True, return_counts=True)
+    ideal, tops = tops.taken(tops.ideal(k)), tops.taken(places(tops.groups) < k)
+    ranked, ideal_firsts, ideal_sizes = np.unique(ideal.groups, return_index=True, return_counts=True)
     if not len(ranked):
         return dict.fromkeys(METRICS["ranking"])
-    best = np.add.reduceat(tops.ideals / np.log2(places(tops.ideal_groups) + 2), ideal_firsts)
+    best = np.add.reduceat(ideal.grades / np.log2(places(ideal.groups) + 2), ideal_firsts)
     each, firsts, sizes = np.unique(tops.groups, return_index=True, return_counts=True)
     ranks, relevant = places(tops.groups) + 1, tops.grades > 0
     whole = np.cumsum(relevant)
@@ -151,6 +144,7 @@ class RankingState(Evaluator):
     LABELS: ClassVar[str] = "a whole number, 0 or more"
     SCORES: ClassVar[str] = "a number"
     EXAMPLE: ClassVar[str] = "score: float32"
+    VALUES: ClassVar[str] = f"a whole number from 0 to {MOST_RELEVANT:,}"
     takes_label = staticmethod(is_native_number)
     takes_score = staticmethod(is_number)
 
@@ -186,7 +180,7 @@ class RankingState(Evaluator):
             )
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        found, grades = floats(self.outputs(rows, labels)), self.parsed(labels)
+        found, grades = floats(self.outputs(rows, labels)), self.numbers(labels)
         keys = comparable(rows[self.group])
         compared, grouped = self.compared(~np.isnan(grades), ~np.isnan(found)), np.asarray(keys.is_valid())
         self.ungrouped += int((compared & ~grouped).sum())
@@ -195,25 +189,15 @@ class RankingState(Evaluator):
         for first in range(0, len(compared), _BLOCK):
             at = compared[first : first + _BLOCK]
             block = keys.take(pa.array(at))
-            self._add(Tops.of_rows(hashes([block], len(at)), found[at] + 0.0, grades[at].astype(np.int64)))
+            self._add(Tops(hashes([block], len(at)), found[at] + 0.0, grades[at].astype(np.int64)))
 
-    def parsed(self, labels: Labels) -> np.ndarray:
-        """The labels as float64, with NaN for none."""
-        grades = floats(self.typed(labels))
-        known = grades[~np.isnan(grades)]
-        wrong = (known < 0) | (known > MOST_RELEVANT) | (known != np.floor(known))
-        if wrong.any():
-            value = known[wrong][0].item()
-            shown = int(value) if value.is_integer() else value
-            raise LabelInvalid(
-                f"label column {self.label!r} holds {shown!r}; it must be a whole number from 0 to {MOST_RELEVANT:,}, "
-                "or null"
-            )
-        return grades
+    def fits(self, known: np.ndarray) -> np.ndarray:
+        found: np.ndarray = (known >= 0) & (known <= MOST_RELEVANT) & (known == np.floor(known))
+        return found
 
     def _add(self, rows: Tops) -> None:
         if self.cut:  # most rows of a large night are of groups that are not kept
-            rows = rows.up_to(self.tops.groups[-1])
+            rows = rows.taken(rows.groups <= self.tops.groups[-1])
         self.tops, cut = self.tops.added(rows, self.k, self.most)
         self.cut |= cut
 

@@ -10,7 +10,6 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_number
-from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.metrics.columns import floats
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded
@@ -30,6 +29,7 @@ class RegressionState(Evaluator):
     LABELS: ClassVar[str] = "a number"
     SCORES: ClassVar[str] = "a number"
     EXAMPLE: ClassVar[str] = "minutes: float32"
+    VALUES: ClassVar[str] = "a finite number"
     takes_label = takes_score = staticmethod(is_number)
 
     errors: float = 0.0
@@ -37,15 +37,8 @@ class RegressionState(Evaluator):
     squares: float = 0.0
     labels: Moments = field(default_factory=Moments)
 
-    def parsed(self, labels: Labels) -> np.ndarray:
-        expected = floats(self.typed(labels))
-        if (infinite := np.isinf(expected)).any():
-            value = expected[infinite][0].item()
-            raise LabelInvalid(f"label column {self.label!r} holds {value!r}; it must be a finite number or null")
-        return expected
-
     def update(self, rows: pa.Table, labels: Labels) -> None:
-        expected, found = self.parsed(labels), floats(self.outputs(rows, labels))
+        expected, found = self.numbers(labels), floats(self.outputs(rows, labels))
         compared = self.compared(~np.isnan(expected), ~np.isnan(found))
         expected, found = expected[compared], found[compared]
         self.rows += len(expected)

@@ -124,7 +124,7 @@ class Slices(Kept):
     ones, by name. whole: all rows, not divided.
     """
 
-    VERSION: ClassVar[int] = 4
+    VERSION: ClassVar[int] = 5
     CALLED: ClassVar[str] = "slices"
 
     task: str

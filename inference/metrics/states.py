@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import pyarrow as pa
@@ -13,14 +13,12 @@ from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, holds_floats
 from nightjar.inference.metrics.encoding import Kept
 from nightjar.inference.metrics.evaluator import Evaluator
-from nightjar.inference.metrics.figures import ColumnFigures, Figures
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.slices import Slices
 
 
-def nonfinite_notes(
-    columns: Mapping[str, ColumnFigures] | Mapping[str, ColumnState], of: str = "the output"
-) -> list[str]:
+def nonfinite_notes(columns: Mapping[str, ColumnState], of: str = "the output") -> list[str]:
     """A sentence for each column with values that are not finite."""
     return [
         f"{name!r} is NaN or infinite in {counted(found.nonfinite, 'value')} of {counted(found.rows, 'row')} of {of}; "
@@ -36,7 +34,7 @@ class Metrics(Kept):
     that the job profiles. slices: of a job with a label.
     """
 
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     CALLED: ClassVar[str] = "a metrics state"
 
     columns: dict[str, ColumnState] = field(default_factory=dict)
@@ -77,7 +75,7 @@ class Metrics(Kept):
     def results(self) -> Figures:
         """What is told of them."""
         return Figures(
-            columns={name: state.results() for name, state in self.columns.items()},
+            columns={name: replace(state) for name, state in self.columns.items()},
             evaluation=self.evaluation.results() if self.evaluation else None,
             profile=self.profile.results() if self.profile else {},
             slices=self.slices.results() if self.slices else {},

@@ -98,6 +98,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
         results = gates.evaluate(gates_of(job), evidence)
+        _check_kept(request)
         watch.turn_to("manifest")
         identity = identity_of(request, discovery.schema)
         published, shards = write_manifest(
@@ -116,7 +117,6 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             discovery.left_out,
         )
         gates.enforce(results)
-        _check_kept(request)
         question = _ask(request, writer, published, results)
         verdict = Verdict(published, writer.epoch, results, shown, shards, question=question)
     return replace(verdict, took=watch.claim())

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import suppress
 
-from nightjar.inference.errors import Missing
+from nightjar.inference.errors import Damaged, Missing
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.job.checks import LAST, DriftCheck, RowsCheck
 from nightjar.inference.job.model import Job
@@ -25,8 +25,8 @@ from nightjar.inference.validation.gates import (
     NightEvidence,
     evaluate,
 )
-from nightjar.inference.validation.gates.drift import lacking
-from nightjar.inference.validation.gates.rules import input_gates
+from nightjar.inference.validation.gates.drift import DriftGate
+from nightjar.inference.validation.gates.rules import gates_of, input_gates
 from nightjar.inference.validation.manifest import Manifest, manifest_of, read_manifest, read_profile
 
 _MANIFEST = re.compile(r"manifest-\d{6,}\.json")
@@ -59,14 +59,13 @@ def judge_input(storage: Storage, job: Job, date: str, discovery: Discovery) -> 
 
 def _without_baseline(storage: Storage, job: Job) -> Iterator[GateResult]:
     """The checks on drift that must fail, one for each run that is named and is not there."""
-    checks = job.checks if job.judged else ()
-    named: dict[str, str] = {}
-    for index, check in enumerate(checks):
-        if isinstance(check, DriftCheck) and check.on_fail == "block" and check.against != LAST:
-            named.setdefault(check.against, f"checks[{index}]")
-    for run, key in named.items():
+    named: dict[str, DriftGate] = {}
+    for rule in gates_of(job):
+        if isinstance(rule.gate, DriftGate) and rule.on_fail == "block" and rule.gate.against != LAST:
+            named.setdefault(rule.gate.against, rule.gate)
+    for run, gate in named.items():
         if run_manifest(storage, job.output.uri, run) is None:
-            yield lacking(key, run, _no_run(run))
+            yield gate.nothing(_no_run(run))
 
 
 def _no_run(run: str) -> str:
@@ -92,7 +91,7 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
     """
     run = name
     if name == LAST:
-        if (found := _last_manifest(storage, output, date)) is None:
+        if (found := next(earlier_nights(storage, output, date), None)) is None:
             return Baseline(name, None, "no earlier night is published")
         run, day, manifest = found
     elif named := run_manifest(storage, output, run):
@@ -104,7 +103,10 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
         called += ", the last published night"
     if manifest.profile is None:
         return Baseline(called, None, f"the columns of {called} were not described")
-    return Baseline(called, read_profile(storage, revision_in(output, run, manifest.revision), manifest.profile))
+    try:
+        return Baseline(called, read_profile(storage, revision_in(output, run, manifest.revision), manifest.profile))
+    except Damaged:
+        return Baseline(called, None, f"another version of Nightjar wrote the profile of {called}", unreadable=True)
 
 
 def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
@@ -131,6 +133,8 @@ def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manif
     file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
     raw = storage.read(file)
     found = manifest_of(raw, file)
+    if any(gate.verdict == "block" for gate in found.gates):
+        return None  # of a later command, which was killed before it said so
     name = file.removeprefix(output).lstrip("/")
     return Published(newest.number, name, checksum(raw), found.date), found
 
@@ -143,7 +147,7 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
         JobError: Its manifest is not the one that was published.
         Damaged: Its newest evaluation cannot be read.
     """
-    if (found := _last_manifest(storage, job.output.uri, date)) is None:
+    if (found := next(earlier_nights(storage, job.output.uri, date), None)) is None:
         return None
     run, day, manifest = found
     totals, revision = manifest.totals, revision_in(job.output.uri, run, manifest.revision)
@@ -155,11 +159,6 @@ def night_before(storage: Storage, job: Job, date: str) -> NightEvidence | None:
         **totals.by_name,
         metrics=by_latest(storage, revision, manifest.metrics),
     )
-
-
-def _last_manifest(storage: Storage, output: str, date: str) -> tuple[str, str, Manifest] | None:
-    """The last night, as above: its run, its date and its manifest."""
-    return next(earlier_nights(storage, output, date), None)
 
 
 def earlier_nights(storage: Storage, output: str, date: str) -> Iterator[tuple[str, str, Manifest]]:

@@ -1,4 +1,6 @@
-"""The manifest of a revision that was judged: totals, gates, metrics, versions, and the name of the list of shards."""
+"""The manifest of a revision that was judged, also of one that a gate refused: totals, gates, metrics, versions, and
+the name of the list of shards.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import Damaged, JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.identity.packages import added, installed_packages
 from nightjar.inference.job.model import Job
@@ -22,7 +24,6 @@ from nightjar.inference.ledger.progress import lowest
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
-from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, read_verified
@@ -135,7 +136,8 @@ def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
     """The profile of a revision. uri: of the revision.
 
     Raises:
-        JobError: It is not the file that was written, or another version wrote it.
+        JobError: It is not the file that was written.
+        Damaged: Another version wrote it.
     """
     file = join(uri, kept.file)
     raw = storage.read(file)
@@ -144,17 +146,7 @@ def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
     try:
         return Profile.from_bytes(raw)
     except ValueError as error:
-        raise JobError(f"{file}: not a profile that this version can read") from error
-
-
-def write_profile(storage: Storage, uri: str, epoch: int, metrics: Metrics) -> RevisionFile | None:
-    """Write `profile-<epoch>`, if there is a profile. uri: of the revision."""
-    if metrics.profile is None:
-        return None
-    profile = metrics.profile.to_bytes()
-    name = f"profile-{epoch:06d}"
-    storage.create(join(uri, name), profile)
-    return RevisionFile(name, checksum(profile), len(profile))
+        raise Damaged(f"{file}: not a profile that this version can read") from error
 
 
 def write_manifest(
@@ -176,10 +168,13 @@ def write_manifest(
 
     Returns the revision, as readers will see it, and the name of the list of shards, relative to the output."""
     storage, epoch, about = writer.ledger.storage, writer.epoch, writer.state.about
-    shards = outcomes.to_parquet(table, writer.state)
-    shards_name = f"shards-{epoch:06d}.parquet"
-    storage.create(join(uri, shards_name), shards)
-    profile = write_profile(storage, uri, epoch, audited.metrics)
+
+    def kept(name: str, content: bytes) -> RevisionFile:
+        storage.create(join(uri, name), content)
+        return RevisionFile(name, checksum(content), len(content))
+
+    shards = kept(f"shards-{epoch:06d}.parquet", outcomes.to_parquet(table, writer.state))
+    profile = audited.metrics.profile
     libraries = (*LIBRARIES, *(each for framework in frameworks() for each in framework.libraries))
     manifest = Manifest(
         job=job.name,
@@ -206,16 +201,14 @@ def write_manifest(
             **audited.counts.by_name,
             usage=outcomes.usage(table),
         ),
-        shards=RevisionFile(shards_name, checksum(shards), len(shards)),
-        profile=profile,
+        shards=shards,
+        profile=kept(f"profile-{epoch:06d}", profile.to_bytes()) if profile else None,
         audit=Proof("every row index", audited.shards, "xxh3-128", rescored),
         gates=gates,
         metrics=metrics,
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
         validated_at=utc(),
     )
-    raw = json.dumps(to_json(manifest), indent=1).encode()
-    name = f"manifest-{epoch:06d}.json"
-    storage.create(join(uri, name), raw)
+    made = kept(f"manifest-{epoch:06d}.json", json.dumps(to_json(manifest), indent=1).encode())
     folder = f"runs/{run_id}/r{revision}"
-    return Published(revision, f"{folder}/{name}", checksum(raw), date), f"{folder}/{shards_name}"
+    return Published(revision, f"{folder}/{made.file}", made.checksum, date), f"{folder}/{shards.file}"

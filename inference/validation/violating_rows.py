@@ -77,7 +77,7 @@ def _first(gate: ColumnGate, column: pa.ChunkedArray) -> int:
 
 def _shown(row: pa.ChunkedArray) -> str:
     value = row[0].as_py()
-    if isinstance(value, float) and (low := ColumnState.of(row).low) is not None:
+    if isinstance(value, float) and (low := ColumnState.of(row).min) is not None:
         return number(low)
     return "null" if value is None else clip(str(value))
 

@@ -95,12 +95,13 @@ class Offender:
 @dataclass(frozen=True, slots=True)
 class Baseline:
     """A published night to compare with. called: the night, for a sentence. profile: None if there is none; `why` says
-    why.
+    why. unreadable: whether there is one, and this version cannot read it.
     """
 
     called: str
     profile: Profile | None
     why: str = ""
+    unreadable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +179,9 @@ class Rule:
 
 
 def evaluate(rules: Iterable[Rule], evidence: Evidence) -> tuple[GateResult, ...]:
-    """The verdict of every gate, in order."""
-    return tuple(replace(rule.gate.judge(evidence), on_fail=rule.on_fail) for rule in rules)
+    """The verdict of every gate, in order. A gate may warn where its rule says more."""
+    judged = ((rule.gate.judge(evidence), rule.on_fail) for rule in rules)
+    return tuple(replace(found, on_fail="warn" if found.on_fail == "warn" else on_fail) for found, on_fail in judged)
 
 
 def enforce(results: tuple[GateResult, ...]) -> tuple[GateResult, ...]:

@@ -16,11 +16,7 @@ from nightjar.inference.metrics.columns import ColumnState, Number, number
 from nightjar.inference.validation.gates import Evidence, Gate, GateResult
 
 _WORDS = {"min": "smallest", "max": "greatest"}
-_KINDS = {
-    "list": "lists",
-    "other": "values that are not numbers",
-    "mixed": "different types in different files",
-}
+_KINDS = {"list": "lists", "other": "values that are not numbers"}
 
 
 @dataclass(frozen=True)
@@ -129,8 +125,8 @@ class End(ColumnGate):
     def _outermost(self, state: ColumnState) -> Number | None:
         """The smallest or greatest value, with infinite values."""
         if self.end == "min":
-            return -math.inf if state.minus_inf else state.low
-        return math.inf if state.plus_inf else state.high
+            return -math.inf if state.minus_inf else state.min
+        return math.inf if state.plus_inf else state.max
 
     def _is_beyond(self, value: Number) -> bool:
         return value < self.bound if self.end == "min" else value > self.bound

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from nightjar.inference.job.checks import BASELINE, LAST, DriftCheck
 from nightjar.inference.job.model import Job
@@ -24,74 +23,70 @@ _CALLED = {
 _NOTHING = "nothing to compare with"
 
 
-def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[ColumnDrift | AnyDrift]:
+def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[DriftGate]:
     """The gates of one check. key: the check's place in the job, as `checks[0]`."""
-    limits = tuple(check.limits.items())
-    if not check.columns:
-        yield AnyDrift(key, check.against, limits)
-    for column in check.columns:
-        yield ColumnDrift(key, check.against, limits, column, len(check.columns))
-
-
-def nothing_there(key: str, against: str, why: str) -> str:
-    """The sentence of a check that has nothing to compare with. why: the other night is not there, or not described."""
-    if against == LAST:
-        return f"{key}.drift has nothing to compare with and passes: {why}."
-    return f"{key}.drift has nothing to compare with: {why}. {_another(key, against)}"
-
-
-def _another(key: str, against: str) -> str:
-    """What helps where a run that a check names is there, but has nothing to compare with."""
-    if against == BASELINE:
-        return "Make it of the training set: `nightjar baseline JOB --input URI`."
-    return f"Name another published run in {key}.against, or write `last`."
-
-
-def lacking(key: str, against: str, why: str) -> GateResult:
-    """The verdict before anything is scored, if the run that a check names is not there."""
-    return GateResult("drift", False, _NOTHING, against, nothing_there(key, against, why))
+    for column in check.columns or ("",):
+        yield DriftGate(key, check.against, tuple(check.limits.items()), column, len(check.columns))
 
 
 @dataclass(frozen=True)
-class _Drifting(Gate):
-    """key: the check's place in the job. against: the other night. limits: figure → the largest that is allowed, in
-    addition to what differs by chance.
+class DriftGate(Gate):
+    """A column is not further from that of another night than allowed. Without a column, none that is profiled is. Then
+    columns that only one of the nights has, or that cannot be compared, do not count; one whose type has changed does.
+
+    key: the check's place in the job. against: the other night. limits: figure → the largest that is allowed, in
+    addition to what differs by chance. columns: how many the check names.
     """
 
     key: str
     against: str
     limits: tuple[tuple[str, float], ...]
-
-    @property
-    @abstractmethod
-    def name(self) -> str:
-        """The gate's name."""
-
-    @abstractmethod
-    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
-        """Compare tonight with the other night. night: that one, for a sentence."""
+    column: str
+    columns: int
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the night. The first night has nothing before it, and passes."""
-        if evidence.metrics.profile is None:
+        now, other = evidence.metrics.profile, evidence.baselines[self.against]
+        if now is None:
             sentence = f"The columns of tonight were not described, so {self.key}.drift cannot be judged. Run again."
             return self._result(False, "not measured", sentence)
-        other = evidence.baselines[self.against]
-        if other.profile is not None:
-            return self.compare(evidence.metrics.profile, other.profile, other.called)
-        sentence = nothing_there(self.key, self.against, other.why)
-        return self._result(self.against == LAST, _NOTHING, sentence)
+        if other.profile is None:
+            return self.nothing(other.why, warns=other.unreadable)
+        if not self.column:
+            return self._compare_all(now, other.profile, other.called)
+        if self.column not in other.profile.columns:
+            return self.nothing(f"{other.called} has no profile of {self.column!r}")
+        return self._compare_one(now, other.profile, other.called)
+
+    def nothing(self, why: str, *, warns: bool = False) -> GateResult:
+        """The verdict if there is nothing to compare with. The next night will have tonight's profile; a run that is
+        named stays as it is. why: the other night is not there, or not described. warns: it does not pass, but nobody
+        could mend that.
+        """
+        said = f"{self.key}.drift has nothing to compare with"
+        if self.against != LAST:
+            return self._result(False, _NOTHING, f"{said}: {why}. {self._another}")
+        if warns:
+            return replace(self._result(False, _NOTHING, f"{said}: {why}."), on_fail="warn")
+        return self._result(True, _NOTHING, f"{said} and passes: {why}.")
+
+    @property
+    def _another(self) -> str:
+        """What helps if a run that the check names has nothing to compare with."""
+        if self.against == BASELINE:
+            return "Make it of the training set: `nightjar baseline JOB --input URI`."
+        return f"Name another published run in {self.key}.against, or write `last`."
 
     def _result(self, passed: bool, observed: str, sentence: str) -> GateResult:
         limit = ", ".join(f"{name} {limit:g}" for name, limit in self.limits)
-        return GateResult(self.name, passed, observed, limit, sentence)
+        return GateResult(".".join(filter(None, (self.column, "drift"))), passed, observed, limit, sentence)
 
     def _if_empty(self, before: Profile) -> str:
         """What helps if the other night has no rows, after a space."""
         if before.rows:
             return ""
         if self.against != LAST:
-            return f" {_another(self.key, self.against)}"
+            return f" {self._another}"
         return (
             f" Let the check warn or ask ({self.key}.on_fail) until a night with rows is published, or take the empty "
             "one back with `nightjar unpublish JOB RUN`."
@@ -113,23 +108,8 @@ class _Drifting(Gate):
         keys = listed([f"{self.key}.{name}" for name, _ in self.limits], "or")
         return f"Look at what makes the values, or raise {keys} if tonight is right."
 
-
-@dataclass(frozen=True)
-class ColumnDrift(_Drifting):
-    """One column is not further from that of another night than allowed. columns: how many the check names."""
-
-    column: str
-    columns: int
-
-    @property
-    def name(self) -> str:
-        return f"{self.column}.drift"
-
-    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
-        if self.column not in before.columns:
-            # The next night will have tonight's profile to compare with. A run that is named stays as it is.
-            why = f"{night} has no profile of {self.column!r}"
-            return self._result(self.against == LAST, _NOTHING, nothing_there(self.key, self.against, why))
+    def _compare_one(self, now: Profile, before: Profile, night: str) -> GateResult:
+        """Compare the column with that of the other night. night: that one, for a sentence."""
         found = drift(before.columns[self.column], now.columns[self.column], self.columns)
         if any(getattr(found, name) is None for name, _ in self.limits):
             sentence = (
@@ -143,18 +123,7 @@ class ColumnDrift(_Drifting):
         said = f"differs from {night} by more than chance explains, but" if found.beyond else f"is as in {night},"
         return self._result(True, observed, f"{self.column!r} {said} within {self.key}.")
 
-
-@dataclass(frozen=True)
-class AnyDrift(_Drifting):
-    """No column that is profiled is further from that of another night than allowed. Columns that only one of the
-    nights has, or that cannot be compared, do not count; one whose type has changed does.
-    """
-
-    @property
-    def name(self) -> str:
-        return "drift"
-
-    def compare(self, now: Profile, before: Profile, night: str) -> GateResult:
+    def _compare_all(self, now: Profile, before: Profile, night: str) -> GateResult:
         compared, apart, said = 0, 0, list[str]()
         for name, each in drifts(before, now).items():
             if each.nulls is not None:

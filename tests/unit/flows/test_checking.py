@@ -158,7 +158,7 @@ def test_a_condition_that_no_sampled_row_meets_is_a_note_because_the_model_was_n
         (
             "def score(batch):\n    return batch\n",
             {"label": "x"},
-            "label: label column 'x' holds 2.0; it must be 0, 1",
+            "label: label column 'x' holds 2; it must be 0, 1",
         ),
     ],
 )

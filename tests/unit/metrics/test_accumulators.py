@@ -30,7 +30,8 @@ from nightjar.inference.metrics.accumulators import (
     encoded,
     try_on,
 )
-from nightjar.inference.metrics.figures import AccumulatorFigures, ColumnFigures, Figures
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
 from nightjar.inference.validation.gates.rules import gates_of
@@ -320,7 +321,7 @@ def test_the_class_in_the_docs_is_one_and_its_figure_is_the_one_that_sorting_giv
 
 def test_figures_are_told_wherever_metrics_are() -> None:
     """In lines for people; and as numbers for the trend, `diff` and the list of nights."""
-    column = ColumnFigures(rows=1, nulls=0, nonfinite=0, min=1, max=2, kind="number")
+    column = ColumnState(rows=1, nulls=0, nonfinite=0, min=1, max=2, kind="number")
     broken = AccumulatorFigures("m:Broken", "", reason="it failed")
     night = Figures({"x": column}, accumulators={"lift": FIGURES, "broken": broken})
     assert metric_lines(night) == [("lift", "top 2.25, none none"), ("broken", "it failed")]

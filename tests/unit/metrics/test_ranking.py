@@ -286,7 +286,7 @@ def test_a_group_without_a_relevant_row_is_told_and_not_in_the_mean() -> None:
 @pytest.mark.parametrize(
     ("labels", "message"),
     [
-        (pa.array([0.5]), "label column 'grade' holds 0.5; it must be a whole number from 0 to 1,000,000,000, or null"),
+        (pa.array([0.5]), "label column 'grade' holds 0.5; it must be a whole number from 0 to 1,000,000,000 or null"),
         (pa.array([-1]), "holds -1; it must be a whole number"),
         (pa.array([10**9 + 1]), "holds 1000000001; it must be"),
         (pa.array([math.inf]), "holds inf; it must be"),

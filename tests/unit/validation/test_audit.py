@@ -153,7 +153,7 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
     assert summed == Audited(counts=Counts(rows_left_out=11, rows_partial=22), spills=[one, other])
     assert [offender.row for offender in together.offenders["checks[0].min"]] == [0]
     counted = together.metrics
-    assert (counted.columns["score"].rows, counted.columns["score"].high) == (1200, 2 * 2199)
+    assert (counted.columns["score"].rows, counted.columns["score"].max) == (1200, 2 * 2199)
     before = replace(apart)
     apart.merge(Audited())
     assert apart == before, "a block without a whole shard has no metrics"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.profile import Profile
+from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
@@ -32,21 +34,33 @@ from nightjar.inference.validation.evidence import (
     night_before,
     run_manifest,
 )
-from nightjar.inference.validation.gates import Found, GateResult, NightEvidence
+from nightjar.inference.validation.gates import Evidence, Found, GateResult, NightEvidence, evaluate
+from nightjar.inference.validation.gates.rules import gates_of
 from nightjar.inference.validation.manifest import manifest_of
 from outputs import FIRST_MANIFEST
 from support import Lake
 
 
-def night(output: Path, run_id: str, rows: int, date: str = "", *, x: Sequence[float] = (), ended: Any = None) -> Path:
-    """Publish a run of so many rows, or end it as is said; returns its manifest. x: values that its profile has."""
+def night(
+    output: Path,
+    run_id: str,
+    rows: int,
+    date: str = "",
+    *,
+    x: Sequence[float] = (),
+    ended: Any = None,
+    profile: bytes = b"",
+) -> Path:
+    """Publish a run of so many rows, or end it as is said; returns its manifest. x: values that its profile has.
+    profile: as it is kept, in place of these.
+    """
     uri = f"runs/{run_id}/r1"
     manifest = output / uri / "manifest-000001.json"
     manifest.parent.mkdir(parents=True)
     content = {**FIRST_MANIFEST, "date": date or run_id, "totals": {**FIRST_MANIFEST["totals"], "rows_in": rows}}
     if x:
         content["totals"]["rows_out"] = len(x)
-        profile = profile_of(x).to_bytes()
+        profile = profile or profile_of(x).to_bytes()
         (manifest.parent / "profile-000001").write_bytes(profile)
         content["profile"] = {"file": "profile-000001", "checksum": checksum(profile), "size": len(profile)}
     raw = json.dumps(content).encode()
@@ -177,6 +191,20 @@ def test_drift_from_a_run_is_from_one_that_was_published_or_validated(tmp_path: 
     assert (found[0].date, found[1].totals.rows_in) == ("2026-12-24", 2)
 
 
+def test_a_profile_of_another_version_is_none_and_the_check_says_so(tmp_path: Path) -> None:
+    """A night must not be lost because the one before it was described by an older version."""
+    older = zlib.compress(json.dumps({"v": 1, "columns": {}}).encode())
+    night(tmp_path, "2026-11-17", 3, x=[1, 2, 3], profile=older)
+    for against, verdict in (("last", "warn"), ("2026-11-17", "block")):
+        job = job_of(tmp_path, {"drift": "x", "against": against})
+        others = baselines(LakeStorage(), job, "2026-11-19")
+        assert others[against].unreadable
+        metrics = Metrics(profile=profile_of([1, 2, 3]))
+        gate = evaluate(gates_of(job), Evidence(Found(1, 3), metrics=metrics, baselines=others))[-1]
+        assert (gate.name, gate.verdict) == ("x.drift", verdict)
+        assert "another version of Nightjar wrote the profile of 2026-11-17" in gate.sentence
+
+
 def test_each_night_is_found_once_and_only_if_checks_are_judged(tmp_path: Path) -> None:
     night(tmp_path, "2026-11-18", 1, x=[1])
     checks = [{"drift": "x"}, {"drift": "x", "psi": 0.1}, {"drift": "x", "against": "june"}, {"files": {"min": 1}}]
@@ -266,8 +294,8 @@ def test_a_run_to_compare_with_that_is_not_there_blocks_before_anything_is_score
 
     check = {"drift": "x", "against": run}
     (gate,) = judged({"drift": "x"}, check, {**check, "psi": 0.3})
-    assert (gate.name, gate.passed, gate.verdict) == ("drift", False, "block")
-    assert (gate.observed, gate.limit) == ("nothing to compare with", run)
+    assert (gate.name, gate.passed, gate.verdict) == ("x.drift", False, "block")
+    assert (gate.observed, gate.limit) == ("nothing to compare with", "psi 0.2")
     assert gate.sentence == (
         f"checks[1].drift has nothing to compare with: no run {run!r} is published, or was validated without being "
         f"published. {then}"

@@ -631,19 +631,6 @@ def test_what_each_gate_on_a_column_says(
     assert without.where == ()
 
 
-def test_different_types_in_different_files_are_no_numbers() -> None:
-    state = ColumnState()
-    for values in (pa.array([1]), TEXT):
-        state.update(pa.chunked_array([values]))
-    for asked, value in (("min", 1), ("finite", True)):
-        found = verdict(job_of(**{asked: value}), Evidence(INPUT, metrics=Metrics({"score": state})), f"score.{asked}")
-        assert found[:2] == (False, "different types in different files")
-        assert found[3] == (
-            f"checks[0].{asked} asks for numbers, but 'score' holds different types in different files. "
-            f"Remove checks[0].{asked}."
-        )
-
-
 def test_a_column_that_was_not_measured_says_what_its_limit_is() -> None:
     job = job_of(min=0.5, max=1, nulls=0.25, finite=True)
     found = [(gate.name, gate.observed, gate.limit) for gate in evaluate(gates_of(job), Evidence(INPUT))[2:]]

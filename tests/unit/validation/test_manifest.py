@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import Damaged, JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.seams import FRAMEWORKS, Framework
 from nightjar.inference.jsonform import to_json
@@ -23,7 +23,8 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Packages, Planned, Preflight, Published
 from nightjar.inference.ledger.remarks import Remarks
-from nightjar.inference.metrics.figures import ColumnFigures, Figures
+from nightjar.inference.metrics.columns import ColumnState
+from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
@@ -217,7 +218,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
         GateResult("score.min", False, "-1.0", "0", "A score is below 0.", (offender,), "warn"),
     )
     figures = Figures(
-        {"score": ColumnFigures(rows=97, nulls=1, nonfinite=0, min=-1.0, max=2.0, kind="number")},
+        {"score": ColumnState(rows=97, nulls=1, nonfinite=0, min=-1.0, max=2.0, kind="number")},
         profile=described.results(),
     )
     rescored = Rescored(1, 50, 2, 0.25, "row 3", 1)
@@ -282,12 +283,12 @@ def test_a_profile_that_is_not_the_one_that_was_published_is_named(tmp_path: Pat
     file = tmp_path / "runs/2026-11-19/r1/profile-000003"
     file.parent.mkdir(parents=True)
     published = RevisionFile(file.name, checksum(b"no profile"), 10)
-    for content, why in (
-        (b"another", "not the file that was published; restore it"),
-        (b"no profile", "not a profile that this version can read"),
+    for content, kind, why in (
+        (b"another", JobError, "not the file that was published; restore it"),
+        (b"no profile", Damaged, "not a profile that this version can read"),
     ):
         file.write_bytes(content)
-        with pytest.raises(JobError) as refused:
+        with pytest.raises(kind) as refused:
             read_profile(LakeStorage(), str(file.parent), published)
         assert str(refused.value) == f"{file}: {why}"
 
