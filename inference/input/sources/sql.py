@@ -150,12 +150,12 @@ class Sql(Source):
         return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        return self._read(piece, schema, piece.rows + 1)  # one more would show
+        return self._read(piece, schema, piece.rows + 1, most)  # one more would show
 
     def sample(self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int) -> RowsRead:
-        return self._read(piece, schema, min(rows, piece.rows))
+        return self._read(piece, schema, min(rows, piece.rows), None)
 
-    def _read(self, piece: Piece, schema: pa.Schema, count: int) -> RowsRead:
+    def _read(self, piece: Piece, schema: pa.Schema, count: int, most: int | None) -> RowsRead:
         rows = Range.of(piece.uri.rpartition("=")[2])
         with self._session() as session:
             if self._content(session, rows) != piece.version.split(" ")[1]:
@@ -171,7 +171,7 @@ class Sql(Source):
                 check_columns(piece.uri, names, pa.schema([each for each in schema if each.name not in names.names]))
             ordered = f"ORDER BY {quoted(self.key)} LIMIT {count} OFFSET {piece.first_row}"
             part = f"WHERE {self._where(session, rows)} {ordered}"
-            return session.read(piece.uri, self._source, part, schema, piece.first_row)
+            return session.read(piece, self._source, part, schema, most)
 
     @property
     def _database(self) -> type[Session]:
