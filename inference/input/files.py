@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -25,7 +25,7 @@ from nightjar.inference.job.locations import absolute, check_place, is_database,
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.where import on_some
-from nightjar.inference.messages import counted, listed
+from nightjar.inference.messages import listed
 from nightjar.inference.storage.locations import Reach, host_of
 from nightjar.inference.storage.protocol import Entry, Storage, is_local, is_web
 
@@ -58,48 +58,34 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
-class PossibleFiles:
+def possible_files(storage: Storage, job: Job, left_out: Counter[str]) -> Iterator[Entry]:
     """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
-    says of each: these are not even opened.
+    says of each: these are not even opened. left_out: counts them, as "files".
 
     Raises:
-        JobError: The condition does not fit the types of these columns. Names `input.where`.
+        JobError: As in `input_files`. Or the condition does not fit the types of these columns. Names `input.where`.
     """
+    kinds, on = job.input.partition_types(), cache(partial(on_some, job.input.where or ""))
+    for entry in input_files(storage, job):
+        known = _known(storage, job, entry, kinds) if job.input.where else {}
+        condition = on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
+        if condition is not None and condition.excludes(known):
+            left_out["files"] += 1
+        else:
+            yield entry
 
-    def __init__(self, storage: Storage, job: Job) -> None:
-        self.left_out = 0
-        """The number of files left out so far."""
-        self._storage, self._job = storage, job
-        self._kinds = job.input.partition_types()
-        self._on = cache(partial(on_some, job.input.where or ""))
 
-    def __iter__(self) -> Iterator[Entry]:
-        for entry in input_files(self._storage, self._job):
-            if not self._job.input.where or self._may_match(entry):
-                yield entry
-            else:
-                self.left_out += 1
-
-    def error(self) -> JobError | None:
-        """The error for an input of which no file is left."""
-        if not self.left_out:
-            return None
-        return JobError(
-            f"input.where: none of {counted(self.left_out, 'file')} at {self._job.input.shown} can match "
-            f"{self._job.input.where!r}, by what {'their paths say' if self._kinds else 'the table says of them'}"
-        )
-
-    def _may_match(self, entry: Entry) -> bool:
-        known = dict[str, pa.Scalar]()
-        # A wrong path, and a table that is another one now, are told when the file is described.
-        with suppress(InputChanged):
-            known |= source_of(self._job, entry.uri).known(self._storage, entry)
-        for name in known.keys() & self._job.input.declared.keys():
-            del known[name]  # which is compared in another type
-        with suppress(SchemaMismatch):
-            known |= listing.values_of(entry.uri, self._kinds)
-        condition = self._on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
-        return condition is None or not condition.excludes(known)
+def _known(storage: Storage, job: Job, entry: Entry, kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar]:
+    """The values that a file's columns have in all of its rows. kinds: of the columns of its path."""
+    known = dict[str, pa.Scalar]()
+    # A wrong path, and a table that is another one now, are told when the file is described.
+    with suppress(InputChanged):
+        known |= source_of(job, entry.uri).known(storage, entry)
+    for name in known.keys() & job.input.declared.keys():
+        del known[name]  # which is compared in another type
+    with suppress(SchemaMismatch):
+        known |= listing.values_of(entry.uri, kinds)
+    return known
 
 
 def _others(storage: Storage, uri: str) -> str:
