@@ -303,6 +303,9 @@ class Sqlite(Session):
         return count, "-"
 
     def read(self, piece: Piece, source: str, part: str, schema: pa.Schema, most: int | None) -> RowsRead:
+        for field in schema:
+            if pa.types.is_nested(field.type):
+                raise SchemaMismatch(f"{piece.uri}: column {field.name!r} is of SQLite, {expected_type(field)}")
         names, lost = ", ".join(map(quoted, schema.names)) or "NULL", Unreadable(piece, most)
         lines = self.ask(f"SELECT {names} FROM {source} {part}")
 
@@ -358,7 +361,7 @@ def _array(values: list[Any], column: pa.Field) -> pa.Array:
         ArrowInvalid: A value is of another type.
     """
     kind, is_ = column.type, pa.types
-    known: tuple[type, ...] = () if is_.is_nested(kind) else (int, float, str)
+    known: tuple[type, ...] = (int, float, str)
     if is_text(kind) or is_.is_binary(kind) or is_.is_large_binary(kind):
         known = (str,) if is_text(kind) else (bytes,)
     elif is_.is_integer(kind) or is_.is_floating(kind):
