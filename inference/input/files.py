@@ -25,7 +25,7 @@ from nightjar.inference.job.locations import absolute, check_place, is_database,
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.where import on_some
-from nightjar.inference.messages import listed
+from nightjar.inference.messages import counted, listed
 from nightjar.inference.storage.locations import Reach, host_of
 from nightjar.inference.storage.protocol import Entry, Storage, is_local, is_web
 
@@ -63,16 +63,22 @@ def possible_files(storage: Storage, job: Job, left_out: Counter[str]) -> Iterat
     says of each: these are not even opened. left_out: counts them, as "files".
 
     Raises:
-        JobError: As in `input_files`. Or the condition does not fit the types of these columns. Names `input.where`.
+        JobError: As in `input_files`. Or none is left, or the condition does not fit the types of these columns. Names
+        `input.where`.
     """
     kinds, on = job.input.partition_types(), cache(partial(on_some, job.input.where or ""))
+    is_left = False
     for entry in input_files(storage, job):
         known = _known(storage, job, entry, kinds) if job.input.where else {}
         condition = on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
         if condition is not None and condition.excludes(known):
             left_out["files"] += 1
         else:
+            is_left = True
             yield entry
+    if not is_left:
+        none = f"none of {counted(left_out.total(), 'file')} at {job.input.shown} can match {job.input.where!r}"
+        raise JobError(f"input.where: {none}, by what their paths or their table say")
 
 
 def _known(storage: Storage, job: Job, entry: Entry, kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar]:

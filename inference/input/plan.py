@@ -159,9 +159,6 @@ def discover(storage: Storage, job: Job, first: int | None = None) -> Discovery:
                 break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
-        if not files.num_rows:
-            none = f"none of {counted(left_out.total(), 'file')} at {job.input.shown} can match {job.input.where!r}"
-            raise JobError(f"input.where: {none}, by what their paths or their table say")
         raise JobError(f"{job.input.key}: no file can be read; the first: {bad}")
     discovery = Discovery(files, schema, left_out.total())
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:

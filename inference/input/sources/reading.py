@@ -161,8 +161,7 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
 def _read(storage: Storage, job: Job, source: Source, schema: pa.Schema, most: int | None, piece: Piece) -> RowsRead:
     def read(asked: pa.Schema) -> RowsRead:
         found = _checked(job, piece, source.read(storage, piece, asked, most), asked)
-        rows = found.table.num_rows
-        if piece.rows not in (UNKNOWN, rows):
+        if piece.rows not in (UNKNOWN, rows := found.table.num_rows):
             source.check_unchanged(storage, piece)
             raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {rows} could be read")
         return found
@@ -190,9 +189,7 @@ def read_sample(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, row
 
 
 def _checked(job: Job, piece: Piece, read: object, wanted: pa.Schema) -> RowsRead:
-    """The rows that a source read, if the user's own source gives the columns asked for, and failures only of rows that
-    it gives.
-    """
+    """The rows that a source read. The user's own must give the columns asked for, and failures of its rows alone."""
     found = as_rows(read)
     if job.input.own:
         check_columns(piece.uri, found.table.schema, wanted)
