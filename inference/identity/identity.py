@@ -27,6 +27,7 @@ from nightjar.inference.identity.snapshots import (
     take,
     take_model,
 )
+from nightjar.inference.input.sources.protocol import binding
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs, scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
@@ -224,7 +225,8 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
     """
     types: dict[str, list[str]] = {}
     for column in schema:
-        types.setdefault(column.name, []).append(str(column.type))
+        to = binding(column)
+        types.setdefault(column.name, []).append(f"{column.type} of {to}" if to else str(column.type))
     carried = job.carried(schema.names)
     models = {each.name: taken for each, taken in zip(job.models, scoring.models, strict=False)}
     return Identity(

@@ -29,6 +29,7 @@ import xxhash
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import AuditFailed
+from nightjar.inference.input.sources.protocol import unbound
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json, to_json
@@ -108,7 +109,7 @@ def read_part(storage: Storage, uri: str, size: int) -> bytes:
 
 def output_schema(job: Job, schema: pa.Schema) -> pa.Schema:
     """Columns of a part: carried (fields untouched, metadata included), outputs, lineage."""
-    fields = [schema.field(name) for name in job.carried(schema.names)]
+    fields = [unbound(schema.field(name)) for name in job.carried(schema.names)]
     fields += [pa.field(name, kind) for name, kind in job.output_types().items()]
     file, row = LINEAGE
     of_file = pa.field(file, pa.dictionary(pa.int32(), pa.string()))

@@ -31,8 +31,17 @@ from pyiceberg.table.update import AddSnapshotUpdate, SetSnapshotRefUpdate
 from pyiceberg.typedef import Record
 from pyiceberg.utils.config import Config
 
+from nightjar.inference.identity.identity import NO_CODE, identify
+from nightjar.inference.job.model import Job
+
 _DIGITS = "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ.-:+=^!/*?&<>()[]{}@%$#"
 """Of Z85, in which the log has a short deletion vector."""
+
+
+def known_by(job: Job, schema: pa.Schema, *features: str) -> str:
+    """What a result is known by for which the model sees these columns of an input. schema: of the input."""
+    model = job.models[0].model_copy(update={"features": features})
+    return identify(job.model_copy(update={"models": (model,)}), NO_CODE, schema).fingerprint
 
 
 def lay_delta(file: Path, schema: pa.Schema, deleted: Sequence[int] = ()) -> None:

@@ -6,6 +6,7 @@ import datetime as dt
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import steps as run
@@ -77,6 +78,12 @@ def test_a_night_over_a_lance_dataset_goes_on_after_a_cleanup_with_what_is_there
         assert published.tolist() == there[name].tolist()
     assert seen["_row"].tolist() == list(range(1980))
     assert len(set(seen["_file"])) == 1
+    # What a column is bound to in its table says nothing of the output.
+    parts = list((of_fragments.out / "runs").glob("*/r*/data/*.parquet"))
+    assert parts
+    assert not [
+        field for part in parts for field in pq.read_schema(part) if b"nightjar:bound" in (field.metadata or {})
+    ]
     assert ran.scored.progress.shards == 4
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -20,9 +19,8 @@ from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMis
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import parsed_rows
-from nightjar.inference.input.sources.protocol import needing
+from nightjar.inference.input.sources.protocol import bound, needing
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, with_rows
-from nightjar.inference.input.sources.tables import digest
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage, is_local
 
@@ -95,9 +93,7 @@ class Session(ABC):
 
     @abstractmethod
     def content(self, source: str, where: str) -> tuple[int, str]:
-        """The number of rows of a range, and a text without spaces that changes with any of its rows, or with
-        the column that a name stands for.
-        """
+        """The number of rows of a range, and a text without spaces that changes with any of its rows."""
 
     @abstractmethod
     def read(self, piece: Piece, source: str, part: str, schema: pa.Schema, most: int | None) -> RowsRead:
@@ -172,19 +168,21 @@ class Postgres(Session):
         return list(zip(*(column.to_pylist() for column in self._table(statement).columns), strict=True))
 
     def names(self, source: str) -> pa.Schema:
-        return normalised(pa.schema([(each.name, _kind(each)) for each in self._columns(source)]))
+        """The columns are bound by position, by which the hash of a row has them."""
+        own = enumerate(self._columns(source))
+        return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), str(at)) for at, each in own]))
 
     def described(self, source: str) -> pa.Schema:
         return self.names(source)
 
     def content(self, source: str, where: str) -> tuple[int, str]:
-        """The server hashes each row, in which the values have no names."""
+        """The server hashes each row."""
         # With the star no column is meant, whatever the columns are called.
         ((count, content),) = self.ask(
             "SELECT count(*), coalesce(sum(hashtextextended(ROW(whole.*)::text, 0)), 0)::text "
             f"FROM {source.removesuffix(' AS nightjar')} AS whole WHERE {where}"
         )
-        return count, f"{content}:{digest(json.dumps(self.names(source).names))}"
+        return count, content
 
     def read(self, piece: Piece, source: str, part: str, schema: pa.Schema, most: int | None) -> RowsRead:
         own = self._columns(source)

@@ -23,8 +23,8 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_list, list_of
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.schemas import normalised, value_type
-from nightjar.inference.input.sources.protocol import needing
-from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource, digest
+from nightjar.inference.input.sources.protocol import bound, needing, path
+from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
 from nightjar.inference.storage.protocol import Storage
 
@@ -54,6 +54,11 @@ class Column:
     names: frozenset[str]
     default: object
     fields: tuple[Column, ...]
+
+    @property
+    def path(self) -> str:
+        """The number, and those of the fields in it: what the values of the column are found by."""
+        return path(self.number, (each.path for each in self.fields))
 
 
 def matched(own: Iterable[pa.Field], columns: tuple[Column, ...]) -> list[Column | None]:
@@ -93,7 +98,7 @@ def _field(field: pa.Field, column: Column, name: str, *, whole: bool) -> pa.Fie
 class IcebergSnapshot(TableSnapshot):
     """As `Snapshot`. columns: of the table, with the fields in them."""
 
-    columns: tuple[Column, ...] = ()
+    columns: tuple[Column, ...]
 
 
 @dataclass(frozen=True)
@@ -176,14 +181,14 @@ class Iceberg(TableSource):
             raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {error}") from error
         deleted = self._deleted(storage, tasks)
         columns = _columns(schema.fields, table.name_mapping() or ())
-        arrow, bound = _arrow(schema), digest("".join(field.model_dump_json() for field in schema.fields))
+        arrow = _arrow(schema, columns)
         files = {}
         for task in tasks:
             self._check_kind(task.file, "data")
             place = _plain(task.file.file_path)
             own = _partition(task.file, table.specs()[task.file.spec_id], schema, arrow)
             files[place] = TableFile(task.file.file_size_in_bytes, own, _mask(deleted.get(place, [])))
-        return IcebergSnapshot(f"{number} {table.metadata_location}", arrow, files, bound, columns)
+        return IcebergSnapshot(f"{number} {table.metadata_location}", arrow, files, columns)
 
     def _deleted(self, storage: Storage, tasks: Iterable[FileScanTask]) -> dict[str, list[pa.ChunkedArray]]:
         from pyiceberg.manifest import DataFileContent
@@ -264,11 +269,13 @@ def _within(kind: IcebergType) -> Iterable[NestedField]:
     return getattr(kind, "fields", None) or [each for each in parts if each is not None]
 
 
-def _arrow(schema: Schema) -> pa.Schema:
+def _arrow(schema: Schema, columns: tuple[Column, ...]) -> pa.Schema:
     from pyiceberg.io.pyarrow import schema_to_pyarrow
 
-    fields = normalised(schema_to_pyarrow(schema, include_field_ids=False))
-    return pa.schema([pa.field(each.name, value_type(each.type), each.nullable) for each in fields])
+    fields = zip(columns, normalised(schema_to_pyarrow(schema, include_field_ids=False)), strict=True)
+    return pa.schema(
+        [bound(pa.field(each.name, value_type(each.type), each.nullable), own.path) for own, each in fields]
+    )
 
 
 def _partition(file: DataFile, spec: PartitionSpec, schema: Schema, columns: pa.Schema) -> dict[str, pa.Scalar]:

@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
@@ -23,8 +24,8 @@ from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, needing
-from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource, digest
+from nightjar.inference.input.sources.protocol import Description, bound, needing, path
+from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import whole as number
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage, join
@@ -68,8 +69,7 @@ class Lance(SnapshotSource[Fragment]):
         with self._as_ours():
             table = self._table(storage, number)
             fragments = dict(map(self._listed, table.get_fragments()))
-            bound = digest(json.dumps([*map(_numbers, table.lance_schema.fields())]))
-            return Snapshot(str(table.version), _columns(table), fragments, bound)
+            return Snapshot(str(table.version), _columns(table), fragments)
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read; each file of the fragment must be there, with all its bytes."""
@@ -114,7 +114,7 @@ class Lance(SnapshotSource[Fragment]):
                 f"input.uri: the Lance dataset {self.uri} has files outside its folder, which is not supported yet"
             )
         first, *others = ((join(self.uri, "data", each["path"]), each["file_size_bytes"] or 0) for each in files)
-        content = digest(json.dumps(told, sort_keys=True))
+        content = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:20]
         kept = found.metadata.num_rows
         named = {join(self.uri, deletions): 0} if deletions else {}
         return first[0], Fragment(found.fragment_id, kept, first[1], content, dict(others) | named)
@@ -186,17 +186,17 @@ def _rows(table: LanceDataset, piece: Piece, fragment: Fragment, schema: pa.Sche
 
 
 def _columns(table: LanceDataset) -> pa.Schema:
-    """The columns, normalised; blobs are read as bytes."""
-    schema = table.schema
+    """The columns, normalised and bound to their numbers; blobs are read as bytes."""
+    schema, numbers = table.schema, {each.name(): _number(each) for each in table.lance_schema.fields()}
     for index, field in enumerate(schema):
         if getattr(field.type, "extension_name", "").startswith("lance.blob"):
             schema = schema.set(index, pa.field(field.name, pa.large_binary(), field.nullable))
-    return normalised(schema)
+    return pa.schema([bound(each, numbers[each.name]) for each in normalised(schema)])
 
 
-def _numbers(field: Any) -> list[Any]:
-    """The number and the name of a field, and those of the fields in it: a file's values are found by the numbers."""
-    return [field.id(), field.name(), *map(_numbers, field.children())]
+def _number(field: Any) -> str:
+    """The number of a field, and those of the fields in it: a file's values are found by these, and not by names."""
+    return path(field.id(), map(_number, field.children()))
 
 
 def _said(error: BaseException) -> str:

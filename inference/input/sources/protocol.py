@@ -6,7 +6,7 @@ A new format is a module with a `SOURCE` here, and one line in `job.seams.SOURCE
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any, Self, cast
@@ -22,13 +22,46 @@ from nightjar.inference.messages import install
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage, is_local, untouched
 
+# A table's column keeps its number when it is renamed. The binding, kept in the metadata of a field, is that number: it
+# counts for the identity of a result, because a name may come to stand for another column though no file changed.
+_KEY = b"nightjar:bound"
+
+
+def bound(field: pa.Field, to: str) -> pa.Field:
+    """The field, which says to what it is bound. to: whatever names it in its table, as a number."""
+    return field.with_metadata({**(field.metadata or {}), _KEY: to.encode()})
+
+
+def path(number: int, inner: Iterable[str]) -> str:
+    """What a column with a number is bound to, by which its values are found. inner: the paths of the fields in it."""
+    within = ",".join(inner)
+    return f"{number}({within})" if within else str(number)
+
+
+def binding(field: pa.Field) -> str:
+    """What a field is bound to; empty if its name says it, as in a file."""
+    return str((field.metadata or {}).get(_KEY, b""), "utf-8")
+
+
+def unbound(field: pa.Field) -> pa.Field:
+    """The field as it is published: what it was bound to says nothing of the output."""
+    if not binding(field):
+        return field
+    return field.with_metadata({key: value for key, value in field.metadata.items() if key != _KEY} or None)
+
+
+def rebound(found: pa.Schema, planned: pa.Schema) -> str:
+    """The first planned column that is now bound to something else; empty for none. found: the columns now."""
+    there = {field.name: binding(field) for field in found}
+    return next((each.name for each in planned if there.get(each.name, binding(each)) != binding(each)), "")
+
 
 @dataclass(frozen=True, slots=True)
 class Description:
     """What is in a file. A unit is a part of a file that can be read by itself; a shard has whole units."""
 
     schema: pa.Schema
-    """Normalised."""
+    """Normalised; the fields of a table name the column to which they are bound, see `bound`."""
     rows: tuple[int, ...]
     """The number of rows of each unit, in file order. It may be `UNKNOWN` if the file has only one unit; those of
     several must be known, because `_row` counts the rows of the file. A unit may be empty; if the source is not

@@ -25,7 +25,7 @@ from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError
 from nightjar.inference.input.sources.databases import Key, Session, quoted, session_of
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, Source
+from nightjar.inference.input.sources.protocol import Description, Source, rebound
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.options import Option, text
 from nightjar.inference.records import Piece
@@ -137,6 +137,10 @@ class Sql(Source):
             if self._content(session, rows) != piece.version.split(" ")[1]:
                 raise _changed(piece)
             names = session.names(self._source)
+            if other := rebound(names, schema):
+                raise InputChanged(
+                    f"{piece.uri}: column {other!r} is another one than was planned; run again to score what it has now"
+                )
             if self.unseen is None:
                 check_columns(piece.uri, names, schema)
             else:
@@ -198,6 +202,4 @@ _SCHEMAS: dict[Sql, pa.Schema] = {}
 
 
 def _changed(piece: Piece) -> InputChanged:
-    return InputChanged(
-        f"{piece.uri}: rows or columns changed since it was planned; run again to score what it has now"
-    )
+    return InputChanged(f"{piece.uri}: rows changed since it was planned; run again to score what it has now")

@@ -38,11 +38,6 @@ _SNAPSHOTS = 4
 Mask = npt.NDArray[np.bool_]
 
 
-def digest(text: str) -> str:
-    """A short text that changes with this one."""
-    return sha256(text.encode()).hexdigest()[:20]
-
-
 class SnapshotFile(Protocol):
     """A file of a snapshot. size: in bytes. content: names its deleted rows and other filters; "-" for none."""
 
@@ -58,16 +53,11 @@ File = TypeVar("File", bound=SnapshotFile)
 
 @dataclass(frozen=True)
 class Snapshot(Generic[File]):
-    """A table's snapshot. number: its name, and behind a space what opens it. schema: normalised. files: by uri.
-
-    bound: if columns have numbers, a digest of them. A name may come to stand for another column though no file
-    changed: then all files count as changed.
-    """
+    """A table's snapshot. number: its name, and behind a space what opens it. schema: normalised. files: by uri."""
 
     number: str
     schema: pa.Schema
     files: Mapping[str, File]
-    bound: str = ""
 
 
 class SnapshotSource(Source, Generic[File]):
@@ -101,8 +91,7 @@ class SnapshotSource(Source, Generic[File]):
         found = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
         for name, file in sorted(snapshot.files.items()):
             entry = found.get(name) or there(storage, name) or Entry(name, file.size, "")
-            content = ".".join(filter(None, (file.content, snapshot.bound)))
-            yield replace(entry, version=of_table(entry.version, content, snapshot.number))
+            yield replace(entry, version=of_table(entry.version, file.content, snapshot.number))
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         """As `Source.columns`; every file has the table's."""
