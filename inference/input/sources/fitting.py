@@ -198,10 +198,10 @@ def read_as(
         entry = Entry(piece.uri, piece.size, piece.version)
         there = source.columns(storage, entry) if typed or not rest else pa.schema([])
         own = {each.name: each for each in reversed(there)}
-        if typed:  # the type is the file's own
-            rest = [own.get(each.name, each) if each.name in declared else each for each in rest]
-        else:
-            rest = [mark_declared(each) if each.name in declared else each for each in rest]
+        for at, each in enumerate(rest):
+            if each.name in declared:
+                # The type is the file's own; the column is the one that was planned.
+                rest[at] = own.get(each.name, each).with_metadata(each.metadata) if typed else mark_declared(each)
         # A table without columns has no rows: if all wanted columns come from the path, one of the file is read, too.
         asked = pa.schema(rest or sorted(there, key=_may_fail)[:1])
     found = read(asked)

@@ -430,7 +430,9 @@ def test_a_name_that_stands_for_another_column_of_postgres_now_is_another_input(
         if name in same:
             assert read_piece(STORAGE, job, piece, pa.schema([found.schema.field(name)])).table.num_rows == 6
         else:
-            with pytest.raises(InputChanged, match=rf"#0000:id=\[null,null\]: column '{name}' is another one than was planned"):
+            with pytest.raises(
+                InputChanged, match=rf"#0000:id=\[null,null\]: column '{name}' is another one than was planned"
+            ):
                 read_piece(STORAGE, job, piece, pa.schema([found.schema.field(name)]))
 
 
