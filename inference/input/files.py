@@ -5,7 +5,7 @@ from __future__ import annotations
 import heapq
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from fnmatch import fnmatch
@@ -58,48 +58,40 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")
 
 
-class PossibleFiles:
+def possible_files(storage: Storage, job: Job, left_out: Counter[str]) -> Iterator[Entry]:
     """The input's files without those that cannot match `input.where`, by what their paths say, and of a table what it
-    says of each: these are not even opened.
+    says of each: these are not even opened. left_out: counts them, as "files".
 
     Raises:
-        JobError: The condition does not fit the types of these columns. Names `input.where`.
+        JobError: As in `input_files`. Or none is left, or the condition does not fit the types of these columns. Names
+        `input.where`.
     """
+    kinds, on = job.input.partition_types(), cache(partial(on_some, job.input.where or ""))
+    is_left = False
+    for entry in input_files(storage, job):
+        known = _known(storage, job, entry, kinds) if job.input.where else {}
+        condition = on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
+        if condition is not None and condition.excludes(known):
+            left_out["files"] += 1
+        else:
+            is_left = True
+            yield entry
+    if not is_left:
+        none = f"none of {counted(left_out.total(), 'file')} at {job.input.shown} can match {job.input.where!r}"
+        raise JobError(f"input.where: {none}, by what their paths or their table say")
 
-    def __init__(self, storage: Storage, job: Job) -> None:
-        self.left_out = 0
-        """The number of files left out so far."""
-        self._storage, self._job = storage, job
-        self._kinds = job.input.partition_types()
-        self._on = cache(partial(on_some, job.input.where or ""))
 
-    def __iter__(self) -> Iterator[Entry]:
-        for entry in input_files(self._storage, self._job):
-            if not self._job.input.where or self._may_match(entry):
-                yield entry
-            else:
-                self.left_out += 1
-
-    def error(self) -> JobError | None:
-        """The error for an input of which no file is left."""
-        if not self.left_out:
-            return None
-        return JobError(
-            f"input.where: none of {counted(self.left_out, 'file')} at {self._job.input.shown} can match "
-            f"{self._job.input.where!r}, by what {'their paths say' if self._kinds else 'the table says of them'}"
-        )
-
-    def _may_match(self, entry: Entry) -> bool:
-        known = dict[str, pa.Scalar]()
-        # A wrong path, and a table that is another one now, are told when the file is described.
-        with suppress(InputChanged):
-            known |= source_of(self._job, entry.uri).known(self._storage, entry)
-        for name in known.keys() & self._job.input.declared.keys():
-            del known[name]  # which is compared in another type
-        with suppress(SchemaMismatch):
-            known |= listing.values_of(entry.uri, self._kinds)
-        condition = self._on(pa.schema([(name, value.type) for name, value in known.items()])) if known else None
-        return condition is None or not condition.excludes(known)
+def _known(storage: Storage, job: Job, entry: Entry, kinds: Mapping[str, pa.DataType]) -> dict[str, pa.Scalar]:
+    """The values that a file's columns have in all of its rows. kinds: of the columns of its path."""
+    known = dict[str, pa.Scalar]()
+    # A wrong path, and a table that is another one now, are told when the file is described.
+    with suppress(InputChanged):
+        known |= source_of(job, entry.uri).known(storage, entry)
+    for name in known.keys() & job.input.declared.keys():
+        del known[name]  # which is compared in another type
+    with suppress(SchemaMismatch):
+        known |= listing.values_of(entry.uri, kinds)
+    return known
 
 
 def _others(storage: Storage, uri: str) -> str:
@@ -130,74 +122,29 @@ def matching_files(storage: Storage, job: Job, taken: Counter[str] | None = None
     """The input's files, sorted by uri, each once; possibly none. taken: counts those of each place.
 
     With `input.format` these are all files except those whose names tell another known format. Without it, these are
-    the files whose names tell a format, and files of a format that stands back are left out beside files of another
-    format. A single file that the uri names is input whatever its name.
+    the files whose names tell a format. A single file that the uri names is input whatever its name. A list may name a
+    folder and a file in it.
 
     Raises:
         JobError: The files are of several formats, a name is not text, or the list of inputs is wrong. Names the key.
     """
     job, taken = with_list(storage, job), Counter[str]() if taken is None else taken
-    if job.input.list_ and not job.input.lines:
-        raise JobError(f"input.list: there is no list {job.input.list_}")
-    wanted = job.input.format
+    given, wanted = job.input, job.input.format
+    if given.list_ and not given.lines:
+        raise JobError(f"input.list: there is no list {given.list_}")
+    source = source_of(job, given.uri) if wanted else None
+    if source and source.mark and (given.others or given.list_):
+        raise JobError(f"{given.key}: a list of {source.name} tables is not read; write one job for each table")
     # The user's own source, and a database that the job names, say themselves where rows are.
-    limited = wanted is None or (wanted in SOURCES and wanted != "sql")
-    each_once = partial(
-        _each_once,
-        taken,
-        job.input,
-        Reach(own_places(job.input)) if limited else None,
-    )
-    if wanted is not None:
-        source = source_of(job, job.input.uri)
-        if source.mark and (job.input.others or job.input.list_):
-            raise JobError(f"{job.input.key}: a list of {source.name} tables is not read; write one job for each table")
-        files = partial(source.files if wanted in SOURCES else partial(_own_files, source, wanted), storage)
-        yield from each_once(_merged(job, files), partial(_is_of_format, source, wanted))
-        return
-    by_name = _NamedFormat(job)
-    yield from each_once(
-        _merged(job, lambda uri: listing.matching(storage, uri, partial(_check_no_table, uri))), by_name.is_input
-    )
-    if by_name.first is None and by_name.stood_back:
-        by_name.all = True
-        yield from each_once(_merged(job, partial(listing.matching, storage)), by_name.is_input)
-
-
-class _NamedFormat:
-    """Decides by name which files are input. first: the first one. all: take files that stand back, too."""
-
-    def __init__(self, job: Job) -> None:
-        self._job = job
-        self.first: Entry | None = None
-        self.all = self.stood_back = False
-
-    def is_input(self, uri: str, entry: Entry) -> bool:
-        told = format_of(entry.uri)
-        if not _is_exact(entry, uri):
-            if told is None:
-                return False
-            if not self.all and source_named(told).stands_back:
-                self.stood_back = True
-                return False
-        self.first = self.first or entry
-        if told != format_of(self.first.uri):
-            raise _mixed(self._job, self.first, entry)
-        return True
-
-
-def _each_once(
-    taken: Counter[str],
-    given: Input,
-    reach: Reach | None,
-    found: Iterator[tuple[str, Entry]],
-    is_input: Callable[[str, Entry], bool],
-) -> Iterator[Entry]:
-    """The input files among these, each once: a list may name a folder and a file in it. reach: None for no limit."""
-    last = ""
-    for place, entry in found:
-        if not is_input(place, entry):
+    reach = Reach(own_places(given)) if wanted is None or (wanted in SOURCES and wanted != "sql") else None
+    first, last = None, ""
+    for place, entry in _merged(given, partial(_files_at, storage, source, given.own)):
+        exact = entry.uri in (listing.input_folder(place), place)
+        if not exact and not (_is_of(source, given, entry.uri) if source else format_of(entry.uri)):
             continue
+        first = first or entry
+        if source is None and format_of(entry.uri) != format_of(first.uri):
+            raise _mixed(job, first, entry)
         if reach:
             check_within(reach, given, entry.uri, given.key)
         taken[place] += 1
@@ -206,14 +153,45 @@ def _each_once(
         last = entry.uri
 
 
-def _merged(job: Job, files: Callable[[str], Iterator[Entry]]) -> Iterator[tuple[str, Entry]]:
-    """The files at all of the job's uris, each with its uri, sorted by their own."""
+def _files_at(storage: Storage, source: Source | None, own: str, place: str) -> Iterator[Entry]:
+    """What lies at a place. source: of the format that the job names. own: the user's own source.
+
+    Raises:
+        JobError: The user's own source raised an error that is none of ours, or lists something else than entries.
+    """
+    try:
+        for entry in (source.files if source else _unmarked)(storage, place):
+            if not isinstance(entry, Entry):
+                raise TypeError(f"files gave a {type(entry).__name__}, not an Entry")
+            yield entry
+    except Exception as error:
+        if isinstance(error, NightjarError) or not own:
+            raise
+        raise JobError(
+            f"input.format: {own} failed with {type(error).__name__}: {error}, when it listed {place}"
+        ) from error
+
+
+def _unmarked(storage: Storage, place: str) -> Iterator[Entry]:
+    """The files at a place that is no table."""
+    return listing.matching(storage, place, partial(_check_no_table, place))
+
+
+def _is_of(source: Source, given: Input, uri: str) -> bool:
+    """Whether a file may be of the format that the job names."""
+    if not source.suffixes or uri.lower().endswith((*source.suffixes, *source.plain)):
+        return True
+    return not given.own and format_of(uri) is None
+
+
+def _merged(given: Input, files: Callable[[str], Iterator[Entry]]) -> Iterator[tuple[str, Entry]]:
+    """The files at all of the input's uris, each with its uri, sorted by their own."""
 
     def of(uri: str) -> Iterator[tuple[str, Entry]]:
         for entry in files(uri):
             yield uri, entry
 
-    return heapq.merge(*_started(list(map(of, job.input.uris))), key=lambda each: each[1].uri)
+    return heapq.merge(*_started(list(map(of, given.uris))), key=lambda each: each[1].uri)
 
 
 def _started(listings: list[Iterator[tuple[str, Entry]]]) -> list[Iterator[tuple[str, Entry]]]:
@@ -246,39 +224,6 @@ def _marks() -> tuple[tuple[str, str, str], ...]:
     """By what the tables' formats are known: the format, the folder, and the pattern of a file in it."""
     marks = {name: source_named(name).mark for name in SOURCES}
     return tuple((name, mark.partition("/")[0] + "/", mark) for name, mark in marks.items() if mark)
-
-
-def _is_of_format(source: Source, wanted: str, uri: str, entry: Entry) -> bool:
-    """Whether a file at a place is input of the format that the job names."""
-    if not source.suffixes or _is_exact(entry, uri):
-        return True
-    if wanted not in SOURCES:
-        return entry.uri.lower().endswith(source.suffixes)
-    told = format_of(entry.uri)
-    return told in (None, wanted) or entry.uri.lower().endswith(source.plain)
-
-
-def _own_files(source: Source, own: str, storage: Storage, uri: str) -> Iterator[Entry]:
-    """What the user's own source lists.
-
-    Raises:
-        JobError: It raised an error that is none of ours, or lists something else than entries.
-    """
-    try:
-        for entry in source.files(storage, uri):
-            if not isinstance(entry, Entry):
-                raise TypeError(f"files gave a {type(entry).__name__}, not an Entry")
-            yield entry
-    except Exception as error:
-        if isinstance(error, NightjarError):
-            raise
-        raise JobError(
-            f"input.format: {own} failed with {type(error).__name__}: {error}, when it listed {uri}"
-        ) from error
-
-
-def _is_exact(entry: Entry, uri: str) -> bool:
-    return entry.uri == listing.input_folder(uri) or entry.uri == uri
 
 
 def _mixed(job: Job, one: Entry, other: Entry) -> JobError:

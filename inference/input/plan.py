@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing, SchemaMismatch, SourceFailed
-from nightjar.inference.input.files import PossibleFiles
+from nightjar.inference.input.files import possible_files
 from nightjar.inference.input.schemas import UsualSchema, holds_empty
 from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.input.sources.reading import describe, import_again, source_of
@@ -135,8 +135,8 @@ def discover(storage: Storage, job: Job, first: int | None = None) -> Discovery:
     """
     if first is None:
         import_again(job)
-    possible = PossibleFiles(storage, job)
-    entries = iter(possible)
+    left_out = Counter[str]()
+    entries = possible_files(storage, job, left_out)
     usual, empty, bad, settled = UsualSchema(), UsualSchema(), "", False
     batches: list[pa.RecordBatch] = []
     with ThreadPoolExecutor(_READERS) as pool:
@@ -159,8 +159,8 @@ def discover(storage: Storage, job: Job, first: int | None = None) -> Discovery:
                 break
     files = pa.Table.from_batches(batches, schema=FILES)
     if (schema := usual.schema()) is None and (schema := empty.schema()) is None:
-        raise possible.error() or JobError(f"{job.input.key}: no file can be read; the first: {bad}")
-    discovery = Discovery(files, schema, possible.left_out)
+        raise JobError(f"{job.input.key}: no file can be read; the first: {bad}")
+    discovery = Discovery(files, schema, left_out.total())
     if not discovery.rows and not discovery.uncounted and not discovery.unreadable:
         raise JobError(f"{job.input.key}: no rows in {counted(files.num_rows, 'file')} at {job.input.shown}")
     return discovery

@@ -81,7 +81,6 @@ class Audio(OneRowSource):
 
     name = "audio"
     suffixes = (".wav", ".flac", ".ogg", ".mp3")
-    stands_back = True
     extra = "audio"
     options = (
         whole("sample_rate", "all sound is resampled to so many samples a second", "the file's", least=1),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
@@ -18,11 +18,10 @@ from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, SchemaMismatch, StorageError, Transient
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
-from nightjar.inference.input.sources.lines import in_parts
+from nightjar.inference.input.sources.lines import parsed_rows
 from nightjar.inference.input.sources.protocol import bound, needing
-from nightjar.inference.input.sources.rows import RowsRead
-from nightjar.inference.messages import clip
-from nightjar.inference.records import RowFailure
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable, with_rows
+from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage, is_local
 
 Key = int | str
@@ -97,9 +96,9 @@ class Session(ABC):
         """The number of rows of a range, and a text without spaces that changes with any of its rows."""
 
     @abstractmethod
-    def read(self, uri: str, source: str, part: str, schema: pa.Schema, first: int) -> RowsRead:
-        """Rows with the columns of a schema. part: the conditions and the order, as they stand in the statement. uri,
-        first: of the range, and of the first row in it, for messages.
+    def read(self, piece: Piece, source: str, part: str, schema: pa.Schema, most: int | None) -> RowsRead:
+        """Rows with the columns of a schema. part: the conditions and the order, as they stand in the statement. piece,
+        most: as in `Source.read`.
         """
 
     @abstractmethod
@@ -185,7 +184,7 @@ class Postgres(Session):
         )
         return count, content
 
-    def read(self, uri: str, source: str, part: str, schema: pa.Schema, first: int) -> RowsRead:
+    def read(self, piece: Piece, source: str, part: str, schema: pa.Schema, most: int | None) -> RowsRead:
         own = self._columns(source)
         columns = ", ".join(_selected(own.field(name)) for name in schema.names) or "NULL AS nothing"
         found = self._table(f"SELECT {columns} FROM {source} {part}")
@@ -231,10 +230,6 @@ def _first_lines(error: Exception) -> str:
 
 _TYPES = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
 """What SQLite calls a value's type → the column's type."""
-
-_COUNTED = 400
-"""The most columns whose types are counted by one statement. Each has four sums, and SQLite returns at most 2,000."""
-
 
 _PYTHON = {int: "a whole number", float: "a number", str: "text", bytes: "bytes, or text that is not UTF-8"}
 
@@ -291,14 +286,13 @@ class Sqlite(Session):
 
     def described(self, source: str) -> pa.Schema:
         """All values are counted by their types, and most of them decide."""
-        names, fields = self.names(source).names, list[pa.Field]()
-        for low in range(0, len(names), _COUNTED):
-            some = names[low : low + _COUNTED]
-            sums = [f"sum(typeof({quoted(name)}) = '{kind}')" for name in some for kind in _TYPES]
-            (counts,) = self.ask(f"SELECT {', '.join(sums)} FROM {source}")
-            for index, name in enumerate(some):
-                at = index * len(_TYPES)
-                fields.append(pa.field(name, _most([count or 0 for count in counts[at : at + len(_TYPES)]])))
+        fields = []
+        for name in self.names(source).names:
+            counts = Counter(dict(self.ask(f"SELECT typeof({quoted(name)}), count(*) FROM {source} GROUP BY 1")))
+            del counts["null"]
+            if counts["real"]:
+                counts["real"] += counts.pop("integer", 0)
+            fields.append((name, _TYPES[counts.most_common(1)[0][0]] if +counts else pa.null()))
         return pa.schema(fields)
 
     def content(self, source: str, where: str) -> tuple[int, str]:
@@ -306,15 +300,27 @@ class Sqlite(Session):
         ((count,),) = self.ask(f"SELECT count(*) FROM {source} WHERE {where}")
         return count, "-"
 
-    def read(self, uri: str, source: str, part: str, schema: pa.Schema, first: int) -> RowsRead:
-        names = ", ".join(map(quoted, schema.names)) or "NULL"
+    def read(self, piece: Piece, source: str, part: str, schema: pa.Schema, most: int | None) -> RowsRead:
+        for field in schema:
+            if pa.types.is_nested(field.type):
+                raise SchemaMismatch(f"{piece.uri}: column {field.name!r} is of SQLite, {expected_type(field)}")
+        names, lost = ", ".join(map(quoted, schema.names)) or "NULL", Unreadable(piece, most)
         lines = self.ask(f"SELECT {names} FROM {source} {part}")
-        table, failures = pa.table([pa.nulls(len(lines))], names=[""]), dict[int, RowFailure]()
-        for index, column in enumerate(schema):
-            values, faults = _converted(uri, [line[index] for line in lines], column, first)
-            table = table.append_column(column.with_nullable(True), values)
-            failures |= {row: fault for row, fault in faults.items() if row not in failures}
-        return RowsRead(table.select(range(1, table.num_columns)) if len(schema) else table, failures)
+
+        def parse(rows: list[tuple[Any, ...]]) -> pa.Table:
+            columns = [_array([row[at] for row in rows], field) for at, field in enumerate(schema)]
+            return with_rows(columns, schema, len(rows))
+
+        def failed(row: int, error: Exception) -> None:
+            found = zip(schema, lines[row], strict=False)
+            field, value = next((field, value) for field, value in found if _is_other(value, field))
+            fault = SchemaMismatch(
+                f"{piece.uri}: row {piece.first_row + row}: column {field.name!r} is {_PYTHON[type(value)]} "
+                f"({value!r:.100}), {expected_type(field)}"
+            )
+            lost.fail(row, fault, str(value).encode())
+
+        return lost.read(parsed_rows(lines, parse, failed, schema))
 
     def literal(self, key: Key) -> str:
         if isinstance(key, int):
@@ -346,47 +352,13 @@ def _text(raw: bytes) -> str | bytes:
         return raw
 
 
-def _most(counts: list[int]) -> pa.DataType:
-    whole, real, *_ = counts
-    counts = [0, whole + real, *counts[2:]] if real else counts
-    most = max(counts)
-    return list(_TYPES.values())[counts.index(most)] if most else pa.null()
-
-
-def _converted(
-    uri: str, values: list[Any], column: pa.Field, first: int
-) -> tuple[pa.ChunkedArray, dict[int, RowFailure]]:
-    """The values of a column as its type, null where one is of another; and the failures of these rows.
-
-    Raises:
-        SchemaMismatch: Values of SQLite cannot be read as this type at all.
-    """
-    parts, failures = list[pa.Array](), dict[int, RowFailure]()
-    try:
-        for row, _, part in in_parts(values, partial(_array, kind=column.type, exact=not is_declared(column))):
-            if isinstance(part, Exception):
-                fault = SchemaMismatch(
-                    f"{uri}: row {first + row}: column {column.name!r} is {_PYTHON[type(values[row])]} "
-                    f"({values[row]!r:.100}), {expected_type(column)}"
-                )
-                failures[row] = RowFailure(row, "SchemaMismatch", clip(str(fault)), "", str(values[row])[:2048])
-                part = pa.nulls(1, column.type)
-            parts.append(part)
-    except pa.ArrowNotImplementedError:
-        raise SchemaMismatch(f"{uri}: column {column.name!r} is of SQLite, {expected_type(column)}") from None
-    return pa.chunked_array(parts, column.type), failures
-
-
-def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
-    """The values as an array. exact: an integer that a float would round is an error.
+def _array(values: list[Any], column: pa.Field) -> pa.Array:
+    """The values of a column. An integer that a float would round is of another type, unless the job declares it.
 
     Raises:
         ArrowInvalid: A value is of another type.
-        ArrowNotImplementedError: No value can be of this type.
     """
-    is_ = pa.types
-    if is_.is_nested(kind):
-        raise pa.ArrowNotImplementedError("no type of SQLite")
+    kind, is_ = column.type, pa.types
     known: tuple[type, ...] = (int, float, str)
     if is_text(kind) or is_.is_binary(kind) or is_.is_large_binary(kind):
         known = (str,) if is_text(kind) else (bytes,)
@@ -395,9 +367,17 @@ def _array(values: list[Any], kind: pa.DataType, exact: bool) -> pa.Array:
     if any(value is not None and type(value) not in known for value in values):
         raise pa.ArrowInvalid("another type")
     if is_.is_floating(kind):
-        if exact and any(type(value) is int and is_rounded(value) for value in values):
+        if not is_declared(column) and any(type(value) is int and is_rounded(value) for value in values):
             raise pa.ArrowInvalid("a float would lose digits")
         values = [None if value is None else float(value) for value in values]
-    if all(value is None for value in values):
-        return pa.nulls(len(values), kind)
-    return cast_exactly(pa.chunked_array([pa.array(values)]), kind).combine_chunks()
+    try:
+        return cast_exactly(pa.chunked_array([pa.array(values)]), kind).combine_chunks()
+    except pa.ArrowNotImplementedError as error:
+        raise pa.ArrowInvalid(str(error)) from error
+
+
+def _is_other(value: Any, column: pa.Field) -> bool:
+    try:
+        return not _array([value], column)
+    except pa.ArrowInvalid:
+        return True

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from decimal import Decimal
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from nightjar.inference.input.schemas import decoded, difference, filled, fits, 
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, constant
 from nightjar.inference.job.input import Input
+from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Entry, Storage
 
 _MARK = {b"nightjar:declared": b"input.schema"}
@@ -175,70 +176,51 @@ def with_declared(given: Input, uri: str, found: Description) -> Description:
     return replace(found, schema=pa.schema([*own, *ours], found.schema.metadata))
 
 
-@dataclass(frozen=True)
-class ColumnsToRead:
-    """What a source is asked for, so that `build` makes the columns of `wanted` of it.
-
-    paths: the values of the wanted columns that come from the path. declared: the wanted columns that the job declares.
-    """
-
-    uri: str
-    wanted: pa.Schema
-    schema: pa.Schema
-    paths: Mapping[str, pa.Scalar]
-    declared: frozenset[str]
-
-    def build(self, read: RowsRead) -> RowsRead:
-        """The wanted columns, from the rows that the source read.
-
-        Raises:
-            SchemaMismatch: A value cannot be cast.
-        """
-        table = tensors.shaped(read.table)
-        if not len(self.wanted):
-            return replace(read, table=table.select([]))
-        columns = [
-            constant(self.paths[field.name], table.num_rows)
-            if field.name in self.paths
-            else fitted(self.uri, table[field.name], field, self._whose(field.name))
-            for field in self.wanted
-        ]
-        for field, column in zip(self.wanted, columns, strict=True):
-            if not field.nullable and column.null_count:
-                raise SchemaMismatch(
-                    f"{self.uri}: column {field.name!r} has nulls, in the other files it is declared without"
-                )
-        return replace(read, table=pa.Table.from_arrays(columns, schema=self.wanted))
-
-    def _whose(self, name: str) -> str:
-        return "input.schema declares" if name in self.declared else "most of the input has"
-
-
-def columns_to_read(storage: Storage, source: Source, given: Input, entry: Entry, wanted: pa.Schema) -> ColumnsToRead:
-    """What to ask a source for, to read the wanted columns of a file.
+def read_as(
+    storage: Storage,
+    source: Source,
+    given: Input,
+    piece: Piece,
+    wanted: pa.Schema,
+    read: Callable[[pa.Schema], RowsRead],
+) -> RowsRead:
+    """The wanted columns of a piece: those of its path, and those of the file in the types of the other files, or of
+    the job. read: reads the columns of a schema from the file.
 
     Raises:
-        SchemaMismatch: The path does not give a declared column.
+        SchemaMismatch: The path does not give a declared column, or a value cannot be cast.
         InputCorrupt: As in `Source.columns`.
     """
-    declared = frozenset(name for name in given.column_types() if name in wanted.names)
-    paths = {
-        name: value for name, value in values_of(entry.uri, given.partition_types()).items() if name in wanted.names
-    }
-    if not declared and not paths:
-        return ColumnsToRead(entry.uri, wanted, wanted, {}, declared)
-    typed, rest = source.unseen is None, [each for each in wanted if each.name not in paths]
-    found = source.columns(storage, entry) if typed or not rest else pa.schema([])
-    own = {each.name: each for each in reversed(found)}
-    fields = []
-    for each in rest:
-        if each.name in declared:
-            # The type is the file's own; the column is the one that was planned.
-            each = own.get(each.name, each).with_metadata(each.metadata) if typed else mark_declared(each)
-        fields.append(each)
-    # A table without columns has no rows: where all wanted columns come from the path, one of the file's is read, too.
-    schema = pa.schema(fields or sorted(found, key=_may_fail)[:1])
-    return ColumnsToRead(entry.uri, wanted, schema, paths, declared)
+    declared, paths = given.column_types(), values_of(piece.uri, given.partition_types())
+    asked, rest = wanted, [each for each in wanted if each.name not in paths]
+    if len(rest) < len(wanted) or declared.keys() & set(wanted.names):
+        typed = source.unseen is None
+        entry = Entry(piece.uri, piece.size, piece.version)
+        there = source.columns(storage, entry) if typed or not rest else pa.schema([])
+        own = {each.name: each for each in reversed(there)}
+        for at, each in enumerate(rest):
+            if each.name in declared:
+                # The type is the file's own; the column is the one that was planned.
+                rest[at] = own.get(each.name, each).with_metadata(each.metadata) if typed else mark_declared(each)
+        # A table without columns has no rows: if all wanted columns come from the path, one of the file is read, too.
+        asked = pa.schema(rest or sorted(there, key=_may_fail)[:1])
+    found = read(asked)
+    table = tensors.shaped(found.table)
+    if not len(wanted):
+        return replace(found, table=table.select([]))
+    columns = []
+    for field in wanted:
+        if field.name in paths:
+            column = constant(paths[field.name], table.num_rows)
+        else:
+            whose = "input.schema declares" if field.name in declared else "most of the input has"
+            column = fitted(piece.uri, table[field.name], field, whose)
+        if not field.nullable and column.null_count:
+            raise SchemaMismatch(
+                f"{piece.uri}: column {field.name!r} has nulls, in the other files it is declared without"
+            )
+        columns.append(column)
+    return replace(found, table=pa.Table.from_arrays(columns, schema=wanted))
 
 
 def _may_fail(column: pa.Field) -> bool:

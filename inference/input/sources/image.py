@@ -34,7 +34,7 @@ _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
 @dataclass(frozen=True)
 class Image(OneRowSource):
-    """The source of images, which beside other formats are more often pictures of the data than data.
+    """The source of images.
 
     size: height and width to scale to. mode: Pillow's name of the channels. label: what the column `label` has, if any.
     upright: turn images by their EXIF orientation.
@@ -60,7 +60,6 @@ class Image(OneRowSource):
         choice("label", ["folder"], "`folder`: a column `label` with the name of the file's folder", "no label"),
         flag("upright", "turned as the camera noted in EXIF; else as the pixels are stored", "`true`"),
     )
-    stands_back = True
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read. A file that is no image is a row, too: reading it will say what it is.

@@ -22,8 +22,8 @@ from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import inside, usual_type, wider
 from nightjar.inference.input.sources import lines
 from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
-from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8
-from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable, nulls
+from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8, parsed_rows
+from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable
 from nightjar.inference.messages import clip
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Storage
@@ -61,15 +61,11 @@ def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
 def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
     """Parse a block of whole lines. where, line: of the first. lost: gets unreadable lines, null rows here."""
     numbers, records = _numbered(line, block)
-    tables = [schema.empty_table()]
-    for low, _, part in in_parts(records, partial(_together, schema=schema)):
-        if isinstance(part, pa.Table):
-            tables.append(part)
-            continue
-        at = f"{where}: line {numbers[low]}"
-        lost.add(low, _fault(at, records[low], schema, part), records[low])
-        tables.append(nulls(schema, 1))
-    return pa.concat_tables(tables).combine_chunks()
+
+    def failed(row: int, error: LineError) -> None:
+        lost.add(row, _fault(f"{where}: line {numbers[row]}", records[row], schema, error), records[row])
+
+    return parsed_rows(records, partial(_together, schema=schema), failed, schema)
 
 
 def _numbered(line: int, block: bytes) -> tuple[list[int], list[bytes]]:

@@ -52,13 +52,6 @@ class Fragment:
 
 
 @dataclass(frozen=True)
-class Version(Snapshot[Fragment]):
-    """As `Snapshot`. table: the open dataset."""
-
-    table: LanceDataset
-
-
-@dataclass(frozen=True)
 class Lance(SnapshotSource[Fragment]):
     """The source of Lance datasets. version: the version to read; without it the newest."""
 
@@ -70,13 +63,13 @@ class Lance(SnapshotSource[Fragment]):
     extra = "lance"
     options = (number("version", "the version with this number", "the newest", what="the number of a version"),)
 
-    def opened(self, storage: Storage, number: str | None) -> Version | None:
+    def opened(self, storage: Storage, number: str | None) -> Snapshot[Fragment] | None:
         if next(iter(storage.list(join(self.uri, "_versions"))), None) is None:
             return None
         with self._as_ours():
             table = self._table(storage, number)
             fragments = dict(map(self._listed, table.get_fragments()))
-            return Version(str(table.version), _columns(table), fragments, table)
+            return Snapshot(str(table.version), _columns(table), fragments)
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read; each file of the fragment must be there, with all its bytes."""
@@ -92,25 +85,25 @@ class Lance(SnapshotSource[Fragment]):
         return Description(snapshot.schema, (fragment.rows,), (size,))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
+        """The version is opened each time, with the credentials of now."""
         snapshot, fragment = self.listed(storage, piece.uri, piece.version)
-        assert isinstance(snapshot, Version)
         check_columns(piece.uri, snapshot.schema, schema)
-        try:
-            return _rows(snapshot.table, piece, fragment, schema)
-        except _FAULTS:
-            for uri in (piece.uri, *fragment.others):
-                try:
-                    with storage.open(uri) as file:
-                        file.read(1)
-                except Missing:
-                    raise self.gone(replace(piece, uri=uri)) from None
-        with self._as_ours():
-            table = self._table(storage, snapshot.number)  # with the credentials of now
-        try:
-            return _rows(table, piece, fragment, schema)
-        except _FAULTS as error:
-            # The storage gives these files, and they cannot be read twice: so it is their content.
-            raise InputCorrupt(f"{piece.uri}: not a readable Lance file: {_said(error)}") from error
+        for is_last in (False, True):
+            with self._as_ours():
+                table = self._table(storage, snapshot.number)
+            try:
+                return _rows(table, piece, fragment, schema)
+            except _FAULTS as error:
+                for uri in (piece.uri, *fragment.others):
+                    try:
+                        with storage.open(uri) as file:
+                            file.read(1)
+                    except Missing:
+                        raise self.gone(replace(piece, uri=uri)) from None
+                # The storage gives these files. If they cannot be read twice, it is their content.
+                if is_last:
+                    raise InputCorrupt(f"{piece.uri}: not a readable Lance file: {_said(error)}") from error
+        raise AssertionError("the second time returns or raises")
 
     def _listed(self, found: LanceFragment) -> tuple[str, Fragment]:
         """A fragment, by the location of its first data file."""

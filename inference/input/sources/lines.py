@@ -14,7 +14,7 @@ import pyarrow as pa
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.schemas import without_unseen
 from nightjar.inference.input.sources.protocol import Description, Source
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
 from nightjar.inference.job.options import choice
 from nightjar.inference.records import UNKNOWN, Piece
 from nightjar.inference.storage.protocol import Entry, Storage
@@ -318,6 +318,24 @@ def in_parts(items: Sequence[Any], parse: Callable[[Any], T]) -> Iterator[tuple[
                 continue
             found = error
         yield low, high, found
+
+
+def parsed_rows(
+    items: Sequence[Any],
+    parse: Callable[[Any], pa.Table],
+    failed: Callable[[int, LineError], None],
+    schema: pa.Schema,
+) -> pa.Table:
+    """Parse lines, or values, each of which is a row of `schema`. failed: told of those that cannot be parsed, in order
+    and by their index; each is a row of nulls.
+    """
+    tables = []
+    for low, _, part in in_parts(items, parse):
+        if not isinstance(part, pa.Table):
+            failed(low, part)
+            part = nulls(schema, 1)
+        tables.append(part)
+    return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
 
 
 def not_utf8(at: str, error: UnicodeDecodeError, *, encodings: bool = False) -> InputCorrupt:

@@ -93,8 +93,6 @@ class Source(ABC):
     divisible = False
     """Whether `read` and `sample` take a piece that begins or ends within a unit, as its `first_row` and `rows` say.
     Then a plan cuts large units."""
-    stands_back = False
-    """Whether its files are input, without `input.format`, only where there are no files of another format."""
     plain: tuple[str, ...] = ()
     """The ends of names of plain text, if such a file may be of this format where `input.format` names it."""
     unseen: pa.DataType | None = None

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, NightjarError, SourceFailed
 from nightjar.inference.input.schemas import normalised
-from nightjar.inference.input.sources.fitting import check_columns, columns_to_read, with_declared
+from nightjar.inference.input.sources.fitting import check_columns, read_as, with_declared
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, as_rows, shifted
 from nightjar.inference.job.finding import find, folder_of, modules_in
@@ -159,14 +159,14 @@ def read_piece(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, most
 
 
 def _read(storage: Storage, job: Job, source: Source, schema: pa.Schema, most: int | None, piece: Piece) -> RowsRead:
-    columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
-    found = as_rows(source.read(storage, piece, columns.schema, most))
-    _check_own(job, piece, found, columns.schema)
-    rows = found.table.num_rows
-    if piece.rows not in (UNKNOWN, rows):
-        source.check_unchanged(storage, piece)
-        raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {rows} could be read")
-    return columns.build(found)
+    def read(asked: pa.Schema) -> RowsRead:
+        found = _checked(job, piece, source.read(storage, piece, asked, most), asked)
+        if piece.rows not in (UNKNOWN, rows := found.table.num_rows):
+            source.check_unchanged(storage, piece)
+            raise InputCorrupt(f"{piece.uri}: the file promised {piece.rows} rows, {rows} could be read")
+        return found
+
+    return read_as(storage, source, job.input, piece, schema, read)
 
 
 def read_sample(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, rows: int) -> RowsRead:
@@ -178,22 +178,25 @@ def read_sample(storage: Storage, job: Job, piece: Piece, schema: pa.Schema, row
     """
     source = source_of(job, piece.uri)
     with _decoding(source, piece.uri, job.input.own):
-        columns = columns_to_read(storage, source, job.input, Entry(piece.uri, piece.size, piece.version), schema)
         where = _condition(job, schema)
-        sampled = source.sample(storage, piece, columns.schema, SAMPLED if where else rows)
-        _check_own(job, piece, rows_read := as_rows(sampled), columns.schema)
-        found = columns.build(rows_read)
+
+        def read(asked: pa.Schema) -> RowsRead:
+            found = source.sample(storage, piece, asked, SAMPLED if where else rows)
+            return _checked(job, piece, found, asked)
+
+        found = read_as(storage, source, job.input, piece, schema, read)
     return found if where is None else found.matching(where.mask(found.table)).slice(0, rows)
 
 
-def _check_own(job: Job, piece: Piece, found: RowsRead, wanted: pa.Schema) -> None:
-    """Check that the user's own source gives the columns asked for, and failures only of rows that it gives."""
-    if not job.input.own:
-        return
-    check_columns(piece.uri, found.table.schema, wanted)
-    for row, failure in found.failures.items():
-        if row not in range(found.table.num_rows) or not isinstance(failure, RowFailure):
-            raise ValueError(f"its failures have {row!r}: {failure!r:.80}, in a table of {found.table.num_rows} rows")
+def _checked(job: Job, piece: Piece, read: object, wanted: pa.Schema) -> RowsRead:
+    """The rows that a source read. The user's own must give the columns asked for, and failures of its rows alone."""
+    found = as_rows(read)
+    if job.input.own:
+        check_columns(piece.uri, found.table.schema, wanted)
+        for row, failure in found.failures.items():
+            if row not in range(found.table.num_rows) or not isinstance(failure, RowFailure):
+                raise ValueError(f"its failures have {row!r}: {failure!r:.80}, in a table of {len(found.table)} rows")
+    return found
 
 
 _OF_BYTES = (ValueError, TypeError, LookupError, ArithmeticError)

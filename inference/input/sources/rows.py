@@ -6,7 +6,7 @@ A row that cannot be read costs that row. It stays in the table as nulls, so tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -209,12 +209,16 @@ def free_bytes() -> int:
     return free
 
 
+def with_rows(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Table:
+    """A table of these columns, which has its rows even if it has no column. schema: of names and types."""
+    fields = [pa.field("", pa.null()), *(each.with_nullable(True) for each in schema)]
+    found = pa.table([pa.nulls(rows), *columns], schema=pa.schema(fields))
+    return found.select(range(1, 1 + len(schema)))
+
+
 def nulls(schema: pa.Schema, rows: int) -> pa.Table:
     """Rows of nulls in the columns of a schema, which may have none."""
-    found = pa.table([pa.nulls(rows)], names=[""])
-    for column in schema:
-        found = found.append_column(column.with_nullable(True), pa.nulls(rows, column.type))
-    return found.select(list(range(1, 1 + len(schema))))
+    return with_rows([pa.nulls(rows, column.type) for column in schema], schema, rows)
 
 
 def constant(value: pa.Scalar, rows: int) -> pa.ChunkedArray:

@@ -1,9 +1,10 @@
 """Rows of a database: a table, or a query, cut into ranges of a key.
 
-A range takes the place of a file. Its name says which rows it has, `<uri>#0003:id=4001..6001`, the last key excluded.
-The first and the last range are open, so a row with a new key is in exactly one of them. `_row` counts the rows of a
-range in the order of the key, which is why each key must be there once. What a range has when it is looked for is in
-its version. A range that has other rows when it is read is not scored: nobody can read what the rows were before.
+A range takes the place of a file. Its name says which rows it has, `<uri>#0003:id=[4001,6001]`, the last key excluded.
+The first and the last range are open (`null`), so a row with a new key is in exactly one of them. `_row` counts the
+rows of a range in the order of the key, which is why each key must be there once. What a range has when it is looked
+for is in its version. A range that has other rows when it is read is not scored: nobody can read what the rows were
+before.
 
 `input.options`: `table` or `query`, `key`, and `partitions`, the number of ranges.
 """
@@ -11,7 +12,8 @@ its version. A range that has other rows when it is read is not scored: nobody c
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Self
@@ -35,35 +37,8 @@ PARTITIONS = 16
 _SOME = (r"[\s\S]*\S[\s\S]*", "a text that is not empty")
 
 
-@dataclass(frozen=True, slots=True)
-class Range:
-    """The rows with low <= key < high; None is open."""
-
-    low: Key | None
-    high: Key | None
-
-    def __str__(self) -> str:
-        return f"{_written(self.low)}..{_written(self.high)}"
-
-    @classmethod
-    def of(cls, text: str) -> Range:
-        """The inverse of `str`."""
-        low, _, high = text.partition("..")
-        return cls(_read(low), _read(high))
-
-
-def _written(key: Key | None) -> str:
-    if key is None:
-        return ""
-    # A dot would be taken for the end of the key.
-    return str(key) if isinstance(key, int) else quote(f"'{key}'", safe="").replace(".", "%2E")
-
-
-def _read(text: str) -> Key | None:
-    if not text:
-        return None
-    key = unquote(text)
-    return key[1:-1] if key.startswith("'") else int(key)
+Range = Sequence[Key | None]
+"""The rows with low <= key < high, of two keys; None is open."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +106,8 @@ class Sql(Source):
             _SCHEMAS[self] = session.described(self._source)
             for number, rows in enumerate(self._ranges(session, found[0])):
                 content = self._content(session, rows)
-                name = f"{self.uri}#{number:04d}:{quote(self.key, safe='')}={rows}"
+                bounds = quote(json.dumps(rows, ensure_ascii=False, separators=(",", ":")), safe="[,]")
+                name = f"{self.uri}#{number:04d}:{quote(self.key, safe='')}={bounds}"
                 yield Entry(name, 0, of_table(version, content, ""))
 
     def check_unchanged(self, storage: Storage, piece: Piece) -> None:
@@ -150,13 +126,13 @@ class Sql(Source):
         return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
-        return self._read(piece, schema, piece.rows + 1)  # one more would show
+        return self._read(piece, schema, piece.rows + 1, most)  # one more would show
 
     def sample(self, storage: Storage, piece: Piece, schema: pa.Schema, rows: int) -> RowsRead:
-        return self._read(piece, schema, min(rows, piece.rows))
+        return self._read(piece, schema, min(rows, piece.rows), None)
 
-    def _read(self, piece: Piece, schema: pa.Schema, count: int) -> RowsRead:
-        rows = Range.of(piece.uri.rpartition("=")[2])
+    def _read(self, piece: Piece, schema: pa.Schema, count: int, most: int | None) -> RowsRead:
+        rows = json.loads(unquote(piece.uri.rpartition("=")[2]))
         with self._session() as session:
             if self._content(session, rows) != piece.version.split(" ")[1]:
                 raise _changed(piece)
@@ -171,14 +147,14 @@ class Sql(Source):
                 check_columns(piece.uri, names, pa.schema([each for each in schema if each.name not in names.names]))
             ordered = f"ORDER BY {quoted(self.key)} LIMIT {count} OFFSET {piece.first_row}"
             part = f"WHERE {self._where(session, rows)} {ordered}"
-            return session.read(piece.uri, self._source, part, schema, piece.first_row)
+            return session.read(piece, self._source, part, schema, most)
 
     @property
     def _database(self) -> type[Session]:
         return session_of(self.uri)
 
     def _where(self, session: Session, rows: Range) -> str:
-        sides = [(sign, key) for sign, key in ((">=", rows.low), ("<", rows.high)) if key is not None]
+        sides = [(sign, key) for sign, key in zip((">=", "<"), rows, strict=True) if key is not None]
         return " AND ".join(f"{quoted(self.key)} {sign} {session.literal(key)}" for sign, key in sides) or "1 = 1"
 
     def _content(self, session: Session, rows: Range) -> str:
@@ -216,8 +192,7 @@ class Sql(Source):
     def _ranges(self, session: Session, rows: int) -> Iterator[Range]:
         bounds: list[Key] = session.bounds(self._source, self.key, -(-rows // self.partitions)) if rows else []
         edges: list[Key | None] = [None, *bounds[1:], None]
-        for low, high in itertools.pairwise(edges):
-            yield Range(low, high)
+        yield from itertools.pairwise(edges)
 
 
 SOURCE = Sql()

@@ -24,13 +24,12 @@ _SCHEMA = pa.schema([("text", pa.string())])
 
 @dataclass(frozen=True)
 class Text(lines.TextSource):
-    """The source of plain text. A file beside data is more often a note than data, so it stands back."""
+    """The source of plain text."""
 
     encoding: str = lines.UTF8
 
     name = "text"
     suffixes = lines.TextSource.plain
-    stands_back = True
     options = (lines.ENCODING,)
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:

@@ -236,7 +236,7 @@ def test_a_column_that_the_job_declares_is_not_compared_with_the_log(ordered: Pa
 def test_a_condition_that_no_file_can_match_is_told(ordered: Path) -> None:
     job = job_of(ordered)
     asked = job.model_copy(update={"input": job.input.model_copy(update={"where": "even = 'no'"})})
-    with pytest.raises(JobError, match=r"input\.where: none of 10 files at .* by what the table says of them"):
+    with pytest.raises(JobError, match=r"input\.where: none of 10 files at .* by what their paths or their table say"):
         discover(STORAGE, asked)
 
 

@@ -68,14 +68,14 @@ def found(tmp_path: Path) -> Found:
 
 
 def test_a_folder_means_all_parquet_files_below_it(tmp_path: Path, found: Found) -> None:
-    for name in ("b.parquet", "a.PARQUET", "deep/er/c.pq", "day=2026-11-19/d.parquet", "notes.txt", "e.parquet.crc"):
+    for name in ("b.parquet", "a.PARQUET", "deep/er/c.pq", "day=2026-11-19/d.parquet", "notes.md", "e.parquet.crc"):
         write(tmp_path / "in" / name)
     wanted = ["in/a.PARQUET", "in/b.parquet", "in/day=2026-11-19/d.parquet", "in/deep/er/c.pq"]
     assert found("in/") == found("in") == wanted
 
 
-def test_text_is_input_if_there_is_nothing_else_or_the_job_says_so(tmp_path: Path) -> None:
-    """Beside data a text is more often a note. With a format, a file whose name tells text may hold it."""
+def test_text_is_input_by_its_name_and_beside_other_files_only_where_the_job_says_so(tmp_path: Path) -> None:
+    """With a format, a file whose name tells text may hold it."""
     (tmp_path / "in").mkdir()
     for name in ("a.txt", "b.TXT.gz", "c.bin"):
         (tmp_path / "in" / name).write_bytes(b"")
@@ -85,15 +85,15 @@ def test_text_is_input_if_there_is_nothing_else_or_the_job_says_so(tmp_path: Pat
 
     assert names() == ["a.txt", "b.TXT.gz"]
     (tmp_path / "in" / "d.csv").write_text("x\n1\n")
-    assert names() == ["d.csv"]
+    with pytest.raises(
+        JobError, match=r"a\.txt \(text\) and .*d\.csv \(CSV\)\. Set input\.format to csv or text; files of"
+    ):
+        names()
     assert names(format="text") == ["a.txt", "b.TXT.gz", "c.bin"]
     assert names(format="csv") == ["a.txt", "b.TXT.gz", "c.bin", "d.csv"]
     assert names(format="jsonl") == ["a.txt", "b.TXT.gz", "c.bin"]
     for no_text in ("parquet", "arrow", "image", "audio", "tar"):
         assert names(format=no_text) == ["c.bin"], "a text beside such files is a note"
-    (tmp_path / "in" / "e.arrow").write_bytes(b"")
-    with pytest.raises(JobError, match=r"d\.csv \(CSV\) and .*e\.arrow \(Arrow\)\. Set input\.format to csv or arrow"):
-        names()
 
 
 @pytest.mark.parametrize(
@@ -331,7 +331,7 @@ def test_a_place_of_which_no_file_is_input_is_told_with_what_it_holds(
     tmp_path: Path, keys: dict[str, Any], said: str
 ) -> None:
     """Else its rows would be missing, and nobody would know."""
-    for name in ("a/a.csv", "a/note.txt", "b/b.json", "c/c.pq", "c/d.pq", "d/_d.csv"):
+    for name in ("a/a.csv", "a/note.md", "b/b.json", "c/c.pq", "c/d.pq", "d/_d.csv"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x\n1\n")
     last = "c/" if keys else "a/a.csv"

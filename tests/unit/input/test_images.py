@@ -223,7 +223,7 @@ def names(here: Job) -> list[str]:
     return sorted(Path(entry.uri).name for entry in input_files(STORAGE, here))
 
 
-def test_images_are_input_by_their_names_only_where_there_is_nothing_else(tmp_path: Path) -> None:
+def test_images_are_input_by_their_names_and_beside_other_files_only_where_the_job_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "in"
     folder.mkdir()
     for name in ("a.PNG", "b.jpeg", "c.webp", "d.jpg"):
@@ -236,7 +236,8 @@ def test_images_are_input_by_their_names_only_where_there_is_nothing_else(tmp_pa
         names(job(tmp_path, "in/"))
     assert names(job(tmp_path, "in/", format="image")) == ["a.PNG", "b.jpeg", "c.webp", "d.jpg"]
     (folder / "table.csv").write_text("x\n1\n")
-    assert names(job(tmp_path, "in/")) == ["table.csv"]
+    with pytest.raises(JobError, match="several formats"):
+        names(job(tmp_path, "in/"))
     assert names(job(tmp_path, "in/", format="csv")) == ["notes.txt", "table.csv"]
     assert names(job(tmp_path, "in/", format="image")) == ["a.PNG", "b.jpeg", "c.webp", "d.jpg"]
     everything = ["a.PNG", "b.jpeg", "c.webp", "d.jpg", "notes.txt", "table.csv"]

@@ -96,14 +96,15 @@ def test_the_lists_own_name_may_have_a_date(tmp_path: Path) -> None:
         ("a.parquet\nhttps://me:pw@h/a.csv", "line 2: a place has no name or password before an @"),
         ("# x\na.parquet\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
         (
-            "a.parquet\nnames.*",
-            r"line 2: no input files at .*/names\.\*, only other files, as names\.txt; take the line out",
+            "a.parquet\nother.*",
+            r"line 2: no input files at .*/other\.\*, only other files, as other\.md; take the line out",
         ),
         ("# x\n\nnone.parquet", r"line 3: no files at .*/none\.parquet; take the line out, or mend it"),
     ],
 )
 def test_a_wrong_line_is_told_with_its_number(tmp_path: Path, content: str | bytes, said: str) -> None:
     write(tmp_path / "a.parquet")
+    (tmp_path / "other.md").write_text("no input")
     with pytest.raises(JobError, match=rf"^input\.list: .*/names\.txt,? {said}"):
         found(tmp_path, content)
 
