@@ -13,6 +13,7 @@ import asyncio
 import os
 import random
 import time
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -26,6 +27,7 @@ from nightjar.inference.predictors.adapter import Predictor, check_cpu, missing
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, COST, FORMS, LanguageModel, prompt_of
 from nightjar.inference.predictors.language.requests import Requests, usage_of
+from nightjar.inference.predictors.user import event_loop
 from nightjar.inference.records import Usage
 
 
@@ -168,13 +170,9 @@ class Endpoint(Requests):
 
         # Of the second kind are what the client makes of an answer that is no JSON, or has no vector.
         self._faults = (openai.APIError, ValueError, NoAnswer)  # a time-out is one of the first
-        self._client = self.call(self._connected(openai.AsyncOpenAI, options)).result()
-        self.at_end(self._client.close)
-
-    async def _connected(self, client: Any, options: Mapping[str, Any]) -> Any:
-        """The client, made in the loop that it will be used in."""
         timeout = options.get("timeout_s", TIMEOUT_S)
-        return client(base_url=self._url, api_key=_key(options), max_retries=0, timeout=timeout)
+        self._client = openai.AsyncOpenAI(base_url=self._url, api_key=_key(options), max_retries=0, timeout=timeout)
+        weakref.finalize(self, _close, self._client).atexit = False  # by then its connections end anyway
 
     def _body(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What every request has."""
@@ -296,6 +294,11 @@ class Endpoint(Requests):
         if choice.message.content is None:
             return _answer(chat, choice, "", refusal=_why_none(choice.finish_reason, choice.message.refusal))
         return _answer(chat, choice, choice.message.content)
+
+
+def _close(client: Any) -> None:
+    """Have a client closed that is not used any more."""
+    asyncio.run_coroutine_threadsafe(client.close(), event_loop())
 
 
 def _first(found: Any, name: str) -> Any:

@@ -1,16 +1,15 @@
 """Predictors that ask for one row at a time: requests of several batches are underway at once, under one bound.
 
-All requests run in one event loop, which has a thread of its own. A batch is done when its last row is; meanwhile the
-rows of the next batch take the places that are free. So no batch waits for the slowest row of the one before.
+All requests run in the process's event loop. A batch is done when its last row is; meanwhile the rows of the next batch
+take the places that are free. So no batch waits for the slowest row of the one before.
 """
 
 from __future__ import annotations
 
 import asyncio
 import threading
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +22,7 @@ from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.scorer import Scorer, normalise
 from nightjar.inference.predictors.tabular import features
+from nightjar.inference.predictors.user import event_loop
 from nightjar.inference.records import NO_USAGE, Usage
 
 _LOOK_S = 0.5
@@ -74,10 +74,6 @@ class Requests(ABC):
         self._uses = job.model.uses
         self._columns, self._key = columns, key
         self._outputs = tuple(job.model.outputs)
-        self._loop = asyncio.new_event_loop()
-        self._at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        threading.Thread(target=_run, args=(self._loop, self._at_end), daemon=True, name="nightjar-requests").start()
-        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
         self._counting = threading.Lock()
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
 
@@ -147,17 +143,9 @@ class Requests(ABC):
         left = _Left(len(prepared))
         with self._counting:
             self.waiting += left.rows
-        begun: Future[Answered] = self.call(self._batch(prepared, left))
+        begun = asyncio.run_coroutine_threadsafe(self._batch(prepared, left), event_loop())
         begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
         return begun
-
-    def at_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have something closed in the loop when this predictor is not used any more. It must not refer to it."""
-        self._at_end.append(close)
-
-    def call(self, running: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run something in the loop."""
-        return asyncio.run_coroutine_threadsafe(running, self._loop)
 
     def _request(self, row: dict[str, Any]) -> Any:
         try:
@@ -225,14 +213,6 @@ class StreamingScorer(Scorer):
     def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         """The declared outputs of rows that were answered. Raises as `__call__`."""
         return normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
-
-
-def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run the loop until it is stopped, and leave nothing open."""
-    loop.run_forever()
-    for close in at_end:
-        loop.run_until_complete(close())
-    loop.close()
 
 
 def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:
