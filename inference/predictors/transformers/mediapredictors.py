@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
 from nightjar.inference.errors import JobError
@@ -144,7 +143,6 @@ class Detector:
     """A model that finds any number of objects in an image."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        self._types = job.model.output_types()
         self._model = ImageModel(job, folder, "AutoModelForObjectDetection")
         self._labels = self._model.config.id2label
         self._threshold = job.model.options.get("threshold", THRESHOLD)
@@ -154,21 +152,19 @@ class Detector:
         self.prepare = self._model.prepare
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
-        found: list[dict[str, list[Any]]] = [{} for _ in prepared]
+        """Call the model. Returns a list for each image by name. A box is left, top, right, bottom, in its pixels."""
+        made: dict[str, list[Any]] = {name: [[]] * len(prepared) for name in ("labels", "scores", "boxes")}
 
         def keep(rows: list[int], raw: Any) -> None:
             sizes = [(prepared[row].height, prepared[row].width) for row in rows]
             finish = self._model.processor.post_process_object_detection
             for row, each in zip(rows, finish(raw, self._threshold, sizes), strict=True):
-                found[row] = {
-                    "labels": [str(self._labels[place]) for place in each["labels"].tolist()],
-                    "scores": each["scores"].tolist(),
-                    "boxes": each["boxes"].tolist(),
-                }
+                made["labels"][row] = [str(self._labels[place]) for place in each["labels"].tolist()]
+                made["scores"][row] = each["scores"].tolist()
+                made["boxes"][row] = each["boxes"].tolist()
 
         self._model.each(prepared, keep)
-        return {name: pa.array([row[name] for row in found], kind) for name, kind in self._types.items()}
+        return made
 
 
 WHISPER = "whisper"
@@ -179,7 +175,6 @@ class Transcriber:
     """A model of speech, as a `Predictor`."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        (self._name,) = job.model.outputs
         options = job.model.options
         device = device_of_job(job)
         with quiet(job) as transformers:
@@ -212,10 +207,10 @@ class Transcriber:
         ((name, column),) = features.few(batch, "speech-recognition", "one column of sound").items()
         return [_samples(name, value) for value in to_array(column)]
 
-    def predict(self, prepared: list[Array]) -> dict[str, Any]:
+    def predict(self, prepared: list[Array]) -> list[str]:
         """Call the model for each recording. Returns the texts."""
         with self._turn, torch.inference_mode():
-            return {self._name: [self._text(samples) for samples in prepared]}
+            return [self._text(samples) for samples in prepared]
 
     def _text(self, samples: Array) -> str:
         # Whisper goes through a longer recording by the times that it writes down between its sentences.

@@ -14,11 +14,9 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list, is_number, is_text, type_name
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
-from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Predictor, needed, versions
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
@@ -107,10 +105,6 @@ SOUND = Rows(
 )
 
 
-def _any(job: ModelJob) -> None:
-    """Check nothing: only the model knows its labels."""
-
-
 class TaskAdapter(OnTorch):
     """The `Adapter` of one task."""
 
@@ -120,27 +114,23 @@ class TaskAdapter(OnTorch):
         rows: Rows,
         predictor: str,
         options: tuple[Option, ...] = (),
-        check: Callable[[ModelJob], None] = _any,
         *,
         columns: int = 1,
         inspect: Callable[..., Any] = look,
     ) -> None:
         """about: for the list of adapters in the docs. predictor: the class in the module of `rows`, constructed with
-        the job and what `inspect` returns of the model's folder. check: of the job's options and outputs. columns: the
-        most that the model reads.
+        the job and what `inspect` returns of the model's folder. columns: the most that the model reads.
         """
         self.__doc__ = about
         self.libraries = tuple(name for name in rows.counted if name != "pillow")
         self.extra = "transformers,images" if rows is IMAGE else "transformers"
         self.options = (*rows.options, *options)
-        self._rows, self._predictor, self._check, self._inspect = rows, predictor, check, inspect
-        self._columns = columns
+        self._rows, self._predictor, self._columns, self._inspect = rows, predictor, columns, inspect
 
     def check_keys(self, job: ModelJob) -> None:
         listed = job.model.features
         if listed is not None and job.preprocess is None and len(listed) > self._columns:
             raise JobError(f"model.features: {len(listed)}, and the {job.model.uses} adapter takes {self._takes()}")
-        self._check(job)
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         found: dict[str, str] = {}
@@ -179,46 +169,6 @@ class TaskAdapter(OnTorch):
         return f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
 
 
-def _makes_lists(made: Mapping[str, pa.DataType]) -> Callable[[ModelJob], None]:
-    """The check of the outputs of a task that makes lists. made: their types, by their names."""
-
-    def check(job: ModelJob) -> None:
-        for name, kind in job.model.output_types().items():
-            if name not in made:
-                raise JobError(
-                    f"model.outputs: the {job.model.uses} adapter does not make {name!r}; it makes {', '.join(made)}, "
-                    "each a list" + nearest(name, made)
-                )
-            if not _alike(kind, made[name]):
-                raise JobError(f"model.outputs.{name}: it is {type_name(made[name])}, and not {kind}")
-
-    return check
-
-
-def _alike(kind: pa.DataType, made: pa.DataType) -> bool:
-    """Whether values of the type that is made can be those of another: both texts, numbers, or lists of such."""
-    if not is_list(made):
-        return is_text(kind) if is_text(made) else is_number(kind)
-    sizes = {-1, getattr(made, "list_size", -1)}
-    return is_list(kind) and getattr(kind, "list_size", -1) in sizes and _alike(kind.value_type, made.value_type)
-
-
-def _makes_one(fits: Callable[[pa.DataType], bool], what: str) -> Callable[[ModelJob], None]:
-    """The check of the outputs of a task that makes one. what: it makes, and how it is declared."""
-
-    def check(job: ModelJob) -> None:
-        (name, kind), *others = job.model.output_types().items()
-        if others or not fits(kind):
-            raise JobError(f"model.outputs: the {job.model.uses} adapter makes one output, {what.format(name=name)}")
-
-    return check
-
-
-def _check_template(job: ModelJob) -> None:
-    if job.model.options.get("template", TEMPLATE).count("{}") != 1:
-        raise JobError("model.options.template: write a sentence with one {}, where the label goes")
-
-
 FUNCTION = choice(
     "function",
     ("softmax", "sigmoid", "none"),
@@ -228,9 +178,6 @@ FUNCTION = choice(
 TEMPLATE = "This example is {}."
 THRESHOLD = 0.5
 _SAY = "what sentence-transformers' files say, else"
-_STRINGS = pa.list_(pa.string())
-_SCORES = pa.list_(pa.float32())
-_PLACES = pa.list_(pa.int32())
 
 EMBED = TaskAdapter(
     "`uses: embed`: one vector for each text, by a Hugging Face or sentence-transformers model in a folder.",
@@ -241,7 +188,6 @@ EMBED = TaskAdapter(
         flag("normalize", "vectors of length 1", f"{_SAY} `false`"),
         text("prompt", "stands before each text", "the folder's default prompt, mostly none"),
     ),
-    _makes_one(is_list, "a vector; write {{{name}: float32[384]}} with the model's own number"),
     inspect=recipe_of,
 )
 TEXT_CLASSIFICATION = TaskAdapter(
@@ -262,9 +208,6 @@ TOKEN_CLASSIFICATION = TaskAdapter(
             "`simple` joins neighbours of one label; `none` gives an entity for each token",
         ),
     ),
-    _makes_lists(
-        {"entities": _STRINGS, "labels": _STRINGS, "scores": _SCORES, "starts": _PLACES, "ends": _PLACES},
-    ),
 )
 # A model of natural language inference says for each text and label whether "This example is LABEL." follows.
 ZERO_SHOT = TaskAdapter(
@@ -280,10 +223,15 @@ ZERO_SHOT = TaskAdapter(
             least=1,
             required=True,
         ),
-        text("template", "the sentence of which the model says whether it follows", f"`{TEMPLATE}`"),
+        text(
+            "template",
+            "the sentence of which the model says whether it follows",
+            f"`{TEMPLATE}`",
+            r"((?!\{\})[\s\S])*\{\}((?!\{\})[\s\S])*",
+            "a sentence with one {}, where the label goes",
+        ),
         flag("multi_label", "each label has a score of its own; else the scores of a text are 1 together"),
     ),
-    _check_template,
 )
 IMAGE_CLASSIFICATION = TaskAdapter(
     "`uses: image-classification`: the label of each image, and its score, by a Hugging Face model in a folder.",
@@ -296,12 +244,9 @@ OBJECT_DETECTION = TaskAdapter(
     IMAGE,
     "Detector",
     (number("threshold", "objects with a lower score are left out", f"`{THRESHOLD}`", 0, 1),),
-    # A box is left, top, right, bottom, in pixels of the image.
-    _makes_lists({"labels": _STRINGS, "scores": _SCORES, "boxes": pa.list_(pa.list_(pa.float32(), 4))}),
 )
 SPEECH_RECOGNITION = TaskAdapter(
     "`uses: speech-recognition`: what is said in each recording, by a Hugging Face model in a folder.",
     SOUND,
     "Transcriber",
-    check=_makes_one(is_text, "a text; write {{{name}: string}}"),
 )
