@@ -37,10 +37,10 @@ class Own(Adapter):
         for key, target in found.items():
             _keywords(key, job.model.uses, target, _options(job, job.model.path), job.model.path)
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str) -> Predictor:
         """Find and construct the predictor with its options and the model's path."""
-        target = find("model.uses", job.model.uses, folder_of(job.whole))
-        return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
+        target, given = find("model.uses", job.model.uses, folder_of(job.whole)), path or None
+        return _Called(_ready("model.uses", job.model.uses, target, _options(job, given), given))
 
 
 class _Called:

@@ -23,7 +23,7 @@ from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError,
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, number, text, whole
 from nightjar.inference.messages import clip, counted, hide
-from nightjar.inference.predictors.adapter import Predictor, check_cpu, missing
+from nightjar.inference.predictors.adapter import Predictor, check_cpu
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, COST, FORMS, LanguageModel, prompt_of
 from nightjar.inference.predictors.language.requests import Requests, usage_of
@@ -65,11 +65,7 @@ class OpenAI(LanguageModel):
     def warm(self) -> None:
         import openai  # noqa: F401
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        try:
-            self.warm()
-        except ImportError as error:
-            raise missing("openai", ("openai", "jsonschema")) from error
+    def load(self, job: ModelJob, path: str) -> Predictor:
         return Endpoint(job)
 
 

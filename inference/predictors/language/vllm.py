@@ -18,7 +18,7 @@ from typing import Any
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, text, whole
-from nightjar.inference.predictors.adapter import Predictor, check_trusted, missing, needed, versions
+from nightjar.inference.predictors.adapter import Predictor, check_trusted
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel, prompt_of
 from nightjar.inference.predictors.language.requests import usage_of
@@ -42,14 +42,12 @@ class OnVllm(OnTorch):
     """Base of the adapters whose models vLLM runs."""
 
     libraries = ("vllm", "transformers")
+    counted = (("vllm",), ("transformers",))
     extra = "vllm"
 
     def check_keys(self, job: ModelJob) -> None:
         if job.resources.gpus > 1 and job.resources.gpus % 1:
             raise JobError(f"resources.gpus: the model is divided among whole GPUs, and not {job.resources.gpus:g}")
-
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        return versions(job.model.uses, ("vllm",)) | versions(job.model.uses, ("transformers",))
 
     def inspect(self, job: ModelJob, path: str) -> None:
         look(job, Path(path), str(job.model.path))
@@ -92,9 +90,8 @@ class VLLM(LanguageModel, OnVllm):
         found = dict.fromkeys(_named("", job.model.options.get("engine", {})))
         return tuple(each for each in found if not f"{each}/".startswith(f"{model}/"))
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        needs_vllm(job)
-        return VllmModel(job, needed(job, path))
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        return VllmModel(job, path)
 
 
 def _named(key: str, value: Any) -> Iterator[str]:
@@ -119,20 +116,6 @@ def check_code_trusted(job: ModelJob, engine: Mapping[str, Any]) -> None:
     """Check that the job trusts the code in the model's folder, if vLLM's engine is to run that."""
     if engine.get("trust_remote_code"):
         check_trusted(job, "a folder whose code trust_remote_code runs", "leave that key out")
-
-
-def needs_vllm(job: ModelJob) -> None:
-    """Import vLLM.
-
-    Raises:
-        JobError: It is not installed. Says how to install it.
-    """
-    try:
-        import_vllm()
-    except ModuleNotFoundError as error:
-        if error.name != "vllm":
-            raise
-        raise missing(job.model.uses, ("vllm",)) from error
 
 
 Tokens = tuple[int, ...]

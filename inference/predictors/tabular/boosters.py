@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -28,9 +28,6 @@ from nightjar.inference.predictors.adapter import (
     Adapter,
     Predictor,
     check_cpu,
-    missing,
-    needed,
-    versions,
 )
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -132,20 +129,18 @@ class Booster:
 class BoosterAdapter(Adapter):
     """The `Adapter` of one library."""
 
-    def __init__(self, extra: str, booster: type[Booster], import_library: Callable[[], Any]) -> None:
+    def __init__(self, extra: str, booster: type[Booster]) -> None:
+        """extra: also the name of the library's module."""
         self.extra = extra
         self.libraries = booster.libraries
+        self.counted = (booster.libraries,)
         self.options = (*booster.options, BATCH_FORMAT)
         self.__doc__ = booster.__doc__
         self._booster = booster
-        self._import_library = import_library
 
     def check_keys(self, job: ModelJob) -> None:
         self._booster.check_values(job.model.options)
         check_cpu(job)
-
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        return versions(job.model.uses, self.libraries)
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_types(job, schema, features.is_number_or_text, "numbers and categories only")
@@ -154,21 +149,18 @@ class BoosterAdapter(Adapter):
         self._content(job, path)
 
     def warm(self) -> None:
-        self._import_library()
-
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        content = self._content(job, needed(job, path))
         try:
-            library = self._import_library()
-        except ImportError as error:
-            raise missing(job.model.uses, self.libraries[:1]) from error
+            importlib.import_module(self.extra)
         except OSError as error:  # LightGBM brings no OpenMP of its own
             raise JobError(
-                f"model.uses: {job.model.uses} cannot be loaded: {error}; install the OpenMP library of the system (on "
+                f"model.uses: {self.extra} cannot be loaded: {error}; install the OpenMP library of the system (on "
                 "Debian and Ubuntu: apt-get install libgomp1)"
             ) from error
+
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        content = self._content(job, path)
         try:
-            return self._booster(job, library, content)
+            return self._booster(job, importlib.import_module(self.extra), content)
         except JobError:
             raise
         except Exception as error:
@@ -423,6 +415,6 @@ def _without_stack(error: Exception) -> str:
     return str(error).partition("\nStack trace")[0].strip()
 
 
-LIGHTGBM = BoosterAdapter("lightgbm", LightGBM, lambda: importlib.import_module("lightgbm"))
-XGBOOST = BoosterAdapter("xgboost", XGBoost, lambda: importlib.import_module("xgboost"))
-CATBOOST = BoosterAdapter("catboost", CatBoost, lambda: importlib.import_module("catboost"))
+LIGHTGBM = BoosterAdapter("lightgbm", LightGBM)
+XGBOOST = BoosterAdapter("xgboost", XGBoost)
+CATBOOST = BoosterAdapter("catboost", CatBoost)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import flag, text
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, needed, versions
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
@@ -57,6 +57,7 @@ class Onnx(Adapter):
     """The `Adapter` of onnxruntime."""
 
     libraries = _BUILDS
+    counted = (_BUILDS,)
     extra = "onnx"
     options = (_FILE, _SHARED, BATCH_FORMAT)
     # Its own reports, where the user's code imports it before this adapter can switch them off.
@@ -67,9 +68,6 @@ class Onnx(Adapter):
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise JobError(f"model.options.file: write the name of a file in the folder of model.path, not {name!r}")
 
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        return versions("onnx", _BUILDS)
-
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_types(job, schema, features.is_number_or_text, "numbers, lists of numbers and texts only")
 
@@ -79,8 +77,8 @@ class Onnx(Adapter):
     def warm(self) -> None:
         runtime()
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        return Session(job, needed(job, path))
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        return Session(job, path)
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         found = getattr(sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state"), "DeviceReset", None)
@@ -188,11 +186,7 @@ def runtime() -> Any:
 
 def _start(job: ModelJob, path: str) -> Any:
     """A session of onnxruntime on the job's device. path: the local copy; messages name the job's path."""
-    file = _model_file(job, Path(path))
-    try:
-        onnxruntime = runtime()
-    except ImportError as error:
-        raise missing("onnx", ("onnxruntime",)) from error
+    file, onnxruntime = _model_file(job, Path(path)), runtime()
     wanted = _CUDA if job.resources.gpus else _CPU
     if wanted is _CUDA:
         onnxruntime.preload_dlls()  # of CUDA, where torch or NVIDIA's packages have brought them

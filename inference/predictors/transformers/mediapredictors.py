@@ -84,7 +84,7 @@ class ImageModel:
         """auto: the class of transformers that loads the model."""
         self._place = device_of_job(job)
         self._uses = job.model.uses
-        with quiet(job) as transformers:
+        with quiet() as transformers:
             self._model = load_model(job, folder, getattr(transformers, auto)).to(self._place)
             self.processor = load_image_processor(folder)
         self._takes = set(inspect.signature(self._model.forward).parameters)
@@ -177,7 +177,7 @@ class Transcriber:
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
         options = job.model.options
         device = device_of_job(job)
-        with quiet(job) as transformers:
+        with quiet() as transformers:
             model = load_model(job, folder, speech_model(transformers, folder))
             self._how = _choices(job, folder, model)
             try:

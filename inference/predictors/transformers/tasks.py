@@ -17,7 +17,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
-from nightjar.inference.predictors.adapter import Predictor, needed, versions
+from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
@@ -123,6 +123,7 @@ class TaskAdapter(OnTorch):
         """
         self.__doc__ = about
         self.libraries = tuple(name for name in rows.counted if name != "pillow")
+        self.counted = tuple((name,) for name in rows.counted)
         self.extra = "transformers,images" if rows is IMAGE else "transformers"
         self.options = (*rows.options, *options)
         self._rows, self._predictor, self._columns, self._inspect = rows, predictor, columns, inspect
@@ -131,12 +132,6 @@ class TaskAdapter(OnTorch):
         listed = job.model.features
         if listed is not None and job.preprocess is None and len(listed) > self._columns:
             raise JobError(f"model.features: {len(listed)}, and the {job.model.uses} adapter takes {self._takes()}")
-
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for library in self._rows.counted:
-            found |= versions(job.model.uses, (library,))
-        return found
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         names, uses = job.model.features or schema.names, job.model.uses
@@ -153,8 +148,8 @@ class TaskAdapter(OnTorch):
         import_module("transformers")
         self._module()
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        folder = self._look(job, needed(job, path))
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        folder = self._look(job, path)
         predictor: Predictor = getattr(self._module(), self._predictor)(job, folder)
         return predictor
 

@@ -483,7 +483,7 @@ def test_a_missing_extra_says_which_to_install(tmp_path: Path, monkeypatch: pyte
     job = saved(tmp_path, matmul())
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as Python has it of a module that is not there
     with pytest.raises(JobError, match=r"needs onnxruntime; install it: pip install 'nightjar-batch\[onnx\]'$"):
-        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
+        load_scorer(model_job(job), job.models[0].path)
     assert adapter_of(model_job(job)).devices() == ""
 
 
