@@ -15,7 +15,7 @@ import random
 import time
 import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -26,9 +26,8 @@ from nightjar.inference.messages import clip, counted, hide
 from nightjar.inference.predictors.adapter import Predictor, check_cpu
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, COST, FORMS, LanguageModel, prompt_of
-from nightjar.inference.predictors.language.requests import Requests, usage_of
+from nightjar.inference.predictors.language.requests import Requests
 from nightjar.inference.predictors.user import event_loop
-from nightjar.inference.records import Usage
 
 
 class OpenAI(LanguageModel):
@@ -188,7 +187,7 @@ class Endpoint(Requests):
     def read(self, request: Any, answer: Answer) -> dict[str, Any]:
         return self.reader.row(answer)
 
-    async def answer(self, request: Any) -> tuple[Answer, Usage]:
+    async def answer(self, request: Any) -> Answer:
         """Ask until there is an answer, or it is clear that there is none."""
         tried, began, answered = 0, time.monotonic(), self._answered
         refusals = _Refusals(answered, self._refused, answered)
@@ -208,7 +207,7 @@ class Endpoint(Requests):
             else:
                 self._answered += 1
                 self._answered_at = time.monotonic()
-                return found, usage_of(found, time.monotonic() - sent, retries=tried + refusals.own)
+                return replace(found, seconds=time.monotonic() - sent, retries=tried + refusals.own)
             tried += 1
             if tried >= self._tries:
                 raise self._given_up(last, answered, tried)

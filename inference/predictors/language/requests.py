@@ -7,7 +7,6 @@ take the places that are free. So no batch waits for the slowest row of the one 
 from __future__ import annotations
 
 import asyncio
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -45,13 +44,6 @@ class Answered:
     usage: Usage
 
 
-@dataclass(slots=True)
-class _Left:
-    """The rows of a batch that wait."""
-
-    rows: int
-
-
 class Requests(ABC):
     """Base of these predictors. Subclasses say how one row is asked, and what its answer gives."""
 
@@ -61,7 +53,7 @@ class Requests(ABC):
     most: int
     """The most rows that are underway at once."""
     waiting: int
-    """The rows that were submitted and are not done."""
+    """The rows of batches underway that are not done."""
     done: int
     """The rows that are done, since the model was loaded."""
 
@@ -74,7 +66,6 @@ class Requests(ABC):
         self._uses = job.model.uses
         self._columns, self._key = columns, key
         self._outputs = tuple(job.model.outputs)
-        self._counting = threading.Lock()
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
 
     @abstractmethod
@@ -86,8 +77,8 @@ class Requests(ABC):
         """
 
     @abstractmethod
-    async def answer(self, request: Any) -> tuple[Answer, Usage]:
-        """Ask for one row, in the loop. Returns the answer, and what it took.
+    async def answer(self, request: Any) -> Answer:
+        """Ask for one row, in the loop.
 
         Raises:
             OutputInvalid: This row has no answer. Anything else costs the batch.
@@ -140,12 +131,7 @@ class Requests(ABC):
 
     def submit(self, prepared: list[Any]) -> Future[Answered]:
         """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
-        left = _Left(len(prepared))
-        with self._counting:
-            self.waiting += left.rows
-        begun = asyncio.run_coroutine_threadsafe(self._batch(prepared, left), event_loop())
-        begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
-        return begun
+        return asyncio.run_coroutine_threadsafe(self._batch(prepared), event_loop())
 
     def _request(self, row: dict[str, Any]) -> Any:
         try:
@@ -153,22 +139,17 @@ class Requests(ABC):
         except OutputInvalid as error:
             return error
 
-    def _settled(self, left: _Left, rows: int) -> None:
-        """So many rows of a batch do not wait any more."""
-        with self._counting:
-            rows = min(rows, left.rows)
-            left.rows -= rows
-            self.waiting -= rows
-
-    async def _batch(self, prepared: Sequence[Any], left: _Left) -> Answered:
+    async def _batch(self, prepared: Sequence[Any]) -> Answered:
         """All rows of a batch. The first error that is not about a row cancels the others."""
+        left = len(prepared)
+        self.waiting += left
         tasks = {row: asyncio.create_task(self._row(prepared[row])) for row in self.order(prepared)}
         try:
             for task in asyncio.as_completed(tasks.values()):
                 await task
-                self.done += 1
-                self._settled(left, 1)
+                self.done, self.waiting, left = self.done + 1, self.waiting - 1, left - 1
         finally:
+            self.waiting -= left
             for each in tasks.values():
                 each.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -182,13 +163,13 @@ class Requests(ABC):
             return request, replace(NO_USAGE, failed=1)
         try:
             async with self._slots:
-                answer, usage = await self.answer(request)
+                answer = await self.answer(request)
         except OutputInvalid as error:
             return error, replace(NO_USAGE, requests=1, failed=1)
         try:
-            return self.read(request, answer), usage
+            return self.read(request, answer), _usage_of(answer)
         except OutputInvalid as error:
-            return error, replace(usage, failed=1)
+            return error, replace(_usage_of(answer), failed=1)
 
 
 class StreamingScorer(Scorer):
@@ -215,12 +196,12 @@ class StreamingScorer(Scorer):
         return normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
 
 
-def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:
-    """What an answer took. seconds: that its request took, the one that was answered."""
+def _usage_of(answer: Answer) -> Usage:
+    """What an answer took."""
     reason = answer.finish_reason
     return Usage(
-        requests=1 + retries,
-        retries=retries,
+        requests=1 + answer.retries,
+        retries=answer.retries,
         prompt_tokens=answer.prompt_tokens,
         output_tokens=answer.output_tokens,
         cached_tokens=answer.cached_tokens,
@@ -228,7 +209,7 @@ def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:
         stopped=int(reason == STOPPED),
         ended_otherwise=int(answer.vector is None and reason not in (STOPPED, CUT)),
         longest_prompt=answer.prompt_tokens,
-        answering_ms=round(seconds * 1000),
+        answering_ms=round(answer.seconds * 1000),
     )
 
 

@@ -21,11 +21,9 @@ from nightjar.inference.job.options import keywords, text, whole
 from nightjar.inference.predictors.adapter import Predictor, check_trusted
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel, prompt_of
-from nightjar.inference.predictors.language.requests import usage_of
 from nightjar.inference.predictors.language.vllmengine import Asked, EngineFailed, VllmRequests, import_vllm
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
-from nightjar.inference.records import Usage
 
 _OURS = {
     "n": "each row has one answer",
@@ -206,18 +204,14 @@ class VllmModel(VllmRequests):
     def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
         return self._reader.row(answer)
 
-    async def answer(self, request: Asked) -> tuple[Answer, Usage]:
-        if self._choices is None:
+    async def answer(self, request: Asked) -> Answer:
+        """As in `Requests`. Choices are asked for at each place where they part: which token follows?"""
+        if (known := self._choices) is None:
             return await super().answer(request)
-        sent = time.monotonic()
-        answer = await self._chosen(request.tokens, self._choices)
-        return answer, usage_of(answer, time.monotonic() - sent)
-
-    async def _chosen(self, request: Sequence[int], known: Choices) -> Answer:
-        """Ask at each place where the choices part which token follows."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        sent = time.monotonic()
         # One after the other, so that each finds the prompt in the cache.
         found: dict[Tokens, dict[int, float]] = {}
         cached = 0
@@ -229,7 +223,7 @@ class VllmModel(VllmRequests):
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
-            output = await self.engine.ask([*request, *path], params)
+            output = await self.engine.ask([*request.tokens, *path], params)
             (first,) = output.outputs[0].logprobs
             found[path] = {token: first[token].logprob for token in tokens}
             cached = cached or output.num_cached_tokens or 0
@@ -237,10 +231,11 @@ class VllmModel(VllmRequests):
         return Answer(
             text=self._named[likely.index(max(likely))],
             finish_reason="stop",
-            prompt_tokens=len(request),
+            prompt_tokens=len(request.tokens),
             output_tokens=len(known.forks),
             cached_tokens=cached,
             probabilities=likely,
+            seconds=time.monotonic() - sent,
         )
 
     def _parted(self, names: Sequence[str]) -> Choices:
