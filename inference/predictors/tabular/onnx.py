@@ -50,8 +50,6 @@ _TYPES: dict[str, np.dtype[Any]] = {
 }
 """onnxruntime's names of types → those of numpy."""
 
-_NULL_TEXT = "feature {!r} has a null, and a tensor of texts has none"
-
 
 class Onnx(Adapter):
     """The `Adapter` of onnxruntime."""
@@ -276,29 +274,19 @@ def _check_kind(name: str, column: Array, taker: Input) -> None:
     Raises:
         JobError: It holds text and the input takes numbers, or the other way round.
         ValueError: A row has a null, which the input cannot hold.
-        TypeError: A row has an object that is no text.
+        TypeError: A row has an object that is no text. onnxruntime would take what `str` makes of it.
     """
     takes, holds = ("text" if dtype.hasobject else "numbers" for dtype in (taker.dtype, column.dtype))
-    if takes == holds == "text":
-        _check_texts(name, column)
-    elif takes != holds and all(map(is_missing, column.flat)):
-        raise ValueError(
-            _NULL_TEXT.format(name)
-            if takes == "text"
-            else f"feature {name!r} has a null, and input {taker.name!r} of the model takes numbers"
-        )
-    elif takes != holds:
+    if takes == holds == "numbers":
+        return
+    if any(map(is_missing, column.flat)):
+        raise ValueError(f"feature {name!r} has a null, and input {taker.name!r} of the model takes {takes}")
+    if takes != holds:
         raise JobError(
             f"model.features: {name!r} holds {holds}, and input {taker.name!r} of the model takes {takes}, in shape "
             f"{shape_of(taker.rest)}"
         )
-
-
-def _check_texts(name: str, column: Array) -> None:
-    """Check that each object is a text: of any other, onnxruntime would take what `str` makes of it, as "nan"."""
     for value in column.flat:
-        if is_missing(value):
-            raise ValueError(_NULL_TEXT.format(name))
         if not isinstance(value, str):
             raise TypeError(f"feature {name!r} holds {value!r}, which is no text")
 

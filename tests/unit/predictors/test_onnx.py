@@ -188,7 +188,7 @@ def test_text_reaches_an_input_of_text(tmp_path: Path) -> None:
         scored(job, pa.table({"x": [1.0], "country": [1.0]}))
 
 
-NO_TEXT = "feature 'country' has a null, and a tensor of texts has none"
+NO_TEXT = "feature 'country' has a null, and input 'country' of the model takes text"
 
 
 @pytest.mark.parametrize("size", [8, 1], ids=["together", "alone"])
