@@ -70,7 +70,6 @@ def test_a_recording_that_is_none_costs_its_row_and_no_other(folder: Path) -> No
         ),
         ({"options": {"language": "de"}}, r"model\.options\.language: only Whisper has a choice"),
         ({"options": {"task": "sing"}}, r"model\.options\.task: 'sing' is not one of transcribe, translate"),
-        ({"features": ["a", "b"]}, r"model\.features: 2, and the speech-recognition adapter takes one column"),
     ],
 )
 def test_what_makes_no_sense_is_refused(folder: Path, section: dict[str, Any], sentence: str) -> None:

@@ -85,7 +85,7 @@ def test_an_output_that_is_not_made_is_refused_with_those_that_are(folder: Path)
         ({"entities": "string"}, r"^output 'entities' is declared string, but the predictor returned list<string>$"),
         ({"labels": "list<float32>"}, r"^output 'labels' is declared list<float32>, but .* returned list<string>$"),
         ({"scores": "float32[3]"}, r"^output 'scores' does not fit float32\[3\]"),
-        ({"starts": "list<string>"}, r"^output 'starts' is declared list<string>, but .* returned list<int64>$"),
+        ({"starts": "list<string>"}, r"^output 'starts' is declared list<string>, but .* returned list<int32>$"),
     ):
         with pytest.raises(OutputInvalid, match=sentence):
             made(tags(folder, outputs=outputs), TEXTS)

@@ -14,6 +14,7 @@ from modeljobs import model_job
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
+from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.scoring.assignment import BatchSize
 from nightjar.inference.scoring.microbatches import drained
 from predicting import score_table
@@ -98,10 +99,10 @@ def test_two_columns_are_read_as_pairs(folder: Path) -> None:
         by_label = {each["label"]: each["score"] for each in scores}
         found = made(job, table.slice(row, 1))["scores"][0]
         assert found == pytest.approx([by_label[label] for label in LABELS.values()], abs=1e-5)
-    with pytest.raises(
-        JobError, match=r"^model\.features: 3, and the text-classification adapter takes 2 columns of te"
-    ):
-        check_keys(classifies(folder, features=["a", "b", "c"]))
+    job = model_job(classifies(folder, features=["a", "b", "c"]))
+    message = r"^model\.features: the text-classification adapter takes 2 columns of text at most; say which of a, b, "
+    with pytest.raises(JobError, match=message):
+        adapter_of(job).check_columns(job, pa.schema([(name, pa.string()) for name in "abc"]))
 
 
 def test_an_output_that_is_not_made_is_refused_with_those_that_are(folder: Path) -> None:

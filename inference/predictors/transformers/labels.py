@@ -9,11 +9,10 @@ import numpy as np
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import clip, nearest
 from nightjar.inference.predictors.arrays import Array
 
 _MADE = ("label", "score", "scores")
-_SHOWN = 20
 
 
 class LabelOutputs:
@@ -28,7 +27,8 @@ class LabelOutputs:
             if name not in {*_MADE, *self._columns}:
                 raise JobError(
                     f"model.outputs: the {job.model.uses} adapter does not make {name!r}; it makes label, score, "
-                    f"scores (one number for each label), and the score of a label by its name: {_named(labels)}"
+                    f"scores (one number for each label), and the score of a label by its name: "
+                    + clip(", ".join(labels))
                     + nearest(name, [*_MADE, *self._columns])
                 )
 
@@ -62,8 +62,3 @@ def _function_of(config: Any) -> str:
         return "none"
     several = config.problem_type == "multi_label_classification"
     return "sigmoid" if several or config.num_labels == 1 else "softmax"
-
-
-def _named(labels: Sequence[str]) -> str:
-    more = f" … ({len(labels)} in all)" if len(labels) > _SHOWN else ""
-    return ", ".join(labels[:_SHOWN]) + more

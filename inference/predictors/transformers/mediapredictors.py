@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import torch
 
 from nightjar.inference.errors import JobError
@@ -139,6 +140,13 @@ class ImageClassifier:
         return self._head.of(found.numpy())
 
 
+_FOUND = {
+    "labels": pa.list_(pa.string()),
+    "scores": pa.list_(pa.float32()),
+    "boxes": pa.list_(pa.list_(pa.float32(), 4)),  # left, top, right, bottom, in pixels of the image
+}
+
+
 class Detector:
     """A model that finds any number of objects in an image."""
 
@@ -152,8 +160,8 @@ class Detector:
         self.prepare = self._model.prepare
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
-        """Call the model. Returns a list for each image by name. A box is left, top, right, bottom, in its pixels."""
-        made: dict[str, list[Any]] = {name: [[]] * len(prepared) for name in ("labels", "scores", "boxes")}
+        """Call the model. Returns a list for each image by name."""
+        made: dict[str, list[Any]] = {name: [[]] * len(prepared) for name in _FOUND}
 
         def keep(rows: list[int], raw: Any) -> None:
             sizes = [(prepared[row].height, prepared[row].width) for row in rows]
@@ -164,7 +172,7 @@ class Detector:
                 made["boxes"][row] = each["boxes"].tolist()
 
         self._model.each(prepared, keep)
-        return made
+        return {name: pa.array(made[name], kind) for name, kind in _FOUND.items()}
 
 
 WHISPER = "whisper"

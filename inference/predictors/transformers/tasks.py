@@ -19,6 +19,7 @@ from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
 from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import (
@@ -89,7 +90,7 @@ IMAGE = Rows(
 SOUND = Rows(
     takes="sound",
     fits=lambda kind: is_number_or_list(kind) and not pa.types.is_primitive(kind),
-    only="lists of samples, numbers from -1 to 1; convert this one in a preprocess",
+    only="lists of samples, numbers from -1 to 1",
     reads={"processor": True},
     counted=("transformers", "tokenizers"),
     computes="mediapredictors",
@@ -128,18 +129,14 @@ class TaskAdapter(OnTorch):
         self.options = (*rows.options, *options)
         self._rows, self._predictor, self._columns, self._inspect = rows, predictor, columns, inspect
 
-    def check_keys(self, job: ModelJob) -> None:
-        listed = job.model.features
-        if listed is not None and job.preprocess is None and len(listed) > self._columns:
-            raise JobError(f"model.features: {len(listed)}, and the {job.model.uses} adapter takes {self._takes()}")
-
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
-        names, uses = job.model.features or schema.names, job.model.uses
+        names, takes = job.model.features or schema.names, self._rows.takes
         if len(names) > self._columns:
-            raise JobError(f"model.features: the {uses} adapter takes {self._takes()}; say which of {', '.join(names)}")
-        for name in names:
-            if not self._rows.fits(kind := schema.field(name).type):
-                raise JobError(f"model.features: {name!r} is {kind}, and the {uses} adapter takes {self._rows.only}")
+            most = f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
+            raise JobError(
+                f"model.features: the {job.model.uses} adapter takes {most}; say which of {', '.join(names)}"
+            )
+        features.check_types(job, schema, self._rows.fits, self._rows.only)
 
     def inspect(self, job: ModelJob, path: str) -> None:
         self._look(job, path)
@@ -158,10 +155,6 @@ class TaskAdapter(OnTorch):
 
     def _module(self) -> Any:
         return import_module(f"nightjar.inference.predictors.transformers.{self._rows.computes}")
-
-    def _takes(self) -> str:
-        takes = self._rows.takes
-        return f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
 
 
 FUNCTION = choice(

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import pyarrow as pa
 import torch
 
 from nightjar.inference.errors import JobError
@@ -138,6 +139,13 @@ def _place(config: Any, folder: ModelFolder) -> int:
     )
 
 
+_MADE = {
+    "entities": pa.list_(pa.string()),
+    "labels": pa.list_(pa.string()),
+    "scores": pa.list_(pa.float32()),
+    "starts": pa.list_(pa.int32()),
+    "ends": pa.list_(pa.int32()),
+}
 _OUTSIDE = "O"
 """The label of tokens that belong to nothing."""
 
@@ -179,7 +187,7 @@ class Tagger(_TextPredictor):
                 found[row] = list(zip(labels[place].tolist(), chances[place].tolist(), strict=True))
 
         self._model.each(tokens, keep)
-        made: dict[str, list[list[Any]]] = {name: [] for name in ("entities", "labels", "scores", "starts", "ends")}
+        made: dict[str, list[list[Any]]] = {name: [] for name in _MADE}
         for row, text in enumerate(texts):
             entities = list(self._entities(tokens.spans[row].tolist(), found[row]))
             made["entities"].append([text[each.start : each.end] for each in entities])
@@ -187,7 +195,7 @@ class Tagger(_TextPredictor):
             made["scores"].append([each.score / each.tokens for each in entities])
             made["starts"].append([each.start for each in entities])
             made["ends"].append([each.end for each in entities])
-        return made
+        return {name: pa.array(made[name], kind) for name, kind in _MADE.items()}
 
     def _entities(self, spans: list[list[int]], found: list[tuple[int, float]]) -> Iterator[_Entity]:
         """The entities of a text. Neighbours of one label are one entity, unless the later one begins anew ("B-").
