@@ -125,6 +125,9 @@ def direct(smollm: str) -> Iterator[Any]:
             prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             return list(tokenizer(prompt, add_special_tokens=False).input_ids)
 
+        def of(self, text: str) -> list[int]:
+            return list(tokenizer(text, add_special_tokens=False).input_ids)
+
         def next(self, tokens: Sequence[int]) -> Any:
             with torch.no_grad():
                 return torch.log_softmax(model(torch.tensor([list(tokens)])).logits[0, -1], -1).numpy()
