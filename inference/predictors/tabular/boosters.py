@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -125,9 +125,9 @@ class Booster:
 class BoosterAdapter(Adapter):
     """The `Adapter` of one library."""
 
-    def __init__(self, extra: str, booster: type[Booster]) -> None:
-        """extra: also the name of the library's module."""
+    def __init__(self, extra: str, booster: type[Booster], import_library: Callable[[], Any]) -> None:
         self.extra = extra
+        self._import_library = import_library
         self.libraries = booster.libraries
         self.counted = (booster.libraries,)
         self.options = (*booster.options, BATCH_FORMAT)
@@ -145,7 +145,7 @@ class BoosterAdapter(Adapter):
 
     def warm(self) -> None:
         try:
-            importlib.import_module(self.extra)
+            self._import_library()
         except OSError as error:  # LightGBM brings no OpenMP of its own
             raise JobError(
                 f"model.uses: {self.extra} cannot be loaded: {error}; install the OpenMP library of the system (on "
@@ -155,7 +155,7 @@ class BoosterAdapter(Adapter):
     def load(self, job: ModelJob, path: str) -> Predictor:
         content = self._content(job, path)
         try:
-            return self._booster(job, importlib.import_module(self.extra), content)
+            return self._booster(job, self._import_library(), content)
         except JobError:
             raise
         except Exception as error:
@@ -404,6 +404,6 @@ def _without_stack(error: Exception) -> str:
     return str(error).partition("\nStack trace")[0].strip()
 
 
-LIGHTGBM = BoosterAdapter("lightgbm", LightGBM)
-XGBOOST = BoosterAdapter("xgboost", XGBoost)
-CATBOOST = BoosterAdapter("catboost", CatBoost)
+LIGHTGBM = BoosterAdapter("lightgbm", LightGBM, lambda: importlib.import_module("lightgbm"))
+XGBOOST = BoosterAdapter("xgboost", XGBoost, lambda: importlib.import_module("xgboost"))
+CATBOOST = BoosterAdapter("catboost", CatBoost, lambda: importlib.import_module("catboost"))
