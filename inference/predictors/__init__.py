@@ -14,7 +14,7 @@ from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors import batches
-from nightjar.inference.predictors.adapter import adapter_of, naming
+from nightjar.inference.predictors.adapter import adapter_of, missing, naming
 from nightjar.inference.predictors.language.requests import Requests, StreamingScorer
 from nightjar.inference.predictors.scorer import Preprocessor, Scorer
 
@@ -116,7 +116,7 @@ def load_scorer(job: ModelJob, model_path: str | None) -> Scorer:
     The user's modules are imported with the job's folder (or the working directory) first on the path.
 
     Raises:
-        JobError: The model, the user's code or the options are wrong. Names the key.
+        JobError: The model, the user's code or the options are wrong, or the framework is not installed. Names the key.
     """
     _check_keys(job)
     preprocessor = Preprocessor(job)
@@ -124,6 +124,10 @@ def load_scorer(job: ModelJob, model_path: str | None) -> Scorer:
     _warm_arrow()
     # The user's own class may leave much garbage while it is constructed.
     with nullcontext() if job.model.framework is OWN else seldom_collected():
-        predictor = adapter.load(job, model_path)
+        try:
+            adapter.warm()
+        except ImportError as error:
+            raise missing(job.model.uses, (error.name or str(error)).partition(".")[0]) from error
+        predictor = adapter.load(job, model_path or "")
     made = StreamingScorer if isinstance(predictor, Requests) else Scorer
     return made(job, preprocessor, predictor, adapter.reads_arrow)

@@ -49,6 +49,8 @@ class Adapter:
     """Distributions whose versions the manifest names."""
     extra = ""
     """The extra of pip that installs them; empty if they come with Nightjar."""
+    counted: tuple[tuple[str, ...], ...] = ()
+    """Distributions whose code scores without being in the model's file: the alternatives that bring each module."""
     options: tuple[Option, ...] | None = ()
     """The keys that `model.options` may have; None for any, where the user's code takes them."""
     reads_arrow = True
@@ -89,14 +91,17 @@ class Adapter:
         return ()
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        """Installed distributions whose code scores without being in the model's file, and their versions on this node.
+        """The distributions that are `counted`, and their versions on this node.
 
         They are part of a result's identity, and must be the same on each node that scores.
 
         Raises:
             JobError: One of them is not installed.
         """
-        return {}
+        found: dict[str, str] = {}
+        for alternatives in self.counted:
+            found |= versions(job.model.uses, alternatives)
+        return found
 
     def inspect(self, job: ModelJob, path: str) -> None:
         """Inspect the model's file, without loading it and without importing the framework.
@@ -106,10 +111,10 @@ class Adapter:
         """
 
     def warm(self) -> None:
-        """Import the modules that `load` imports, as far as they are known without the job's files."""
+        """Import the modules that `load` needs, as far as they are known without the job's files."""
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        """Load the model. path: the model's local copy; None if the job names no model file.
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        """Load the model, after `warm`. path: the model's local copy; '' if the job names no model file.
 
         Raises:
             JobError: The model cannot be loaded. Names the key.
@@ -151,17 +156,6 @@ def check_trusted(job: ModelJob, what: str, instead: str) -> None:
         )
 
 
-def needed(job: ModelJob, path: str | None) -> str:
-    """The local path of a model that an adapter must have.
-
-    Raises:
-        JobError: The job names none.
-    """
-    if path is None:
-        raise JobError(f"model.path: the {job.model.uses} adapter needs the path of {job.model.framework.model}")
-    return path
-
-
 def is_device_lost(error: BaseException) -> bool:
     """Whether the device refuses every further call of this process, as after a failed assertion on the device."""
     return isinstance(error, tuple(kind for each in frameworks() for kind in each.device_errors()))
@@ -178,17 +172,14 @@ def versions(uses: str, alternatives: Sequence[str]) -> dict[str, str]:
         with suppress(metadata.PackageNotFoundError):
             found[name] = metadata.version(name)
     if not found:
-        raise missing(uses, alternatives[:1])
+        raise missing(uses, alternatives[0])
     return found
 
 
-def missing(uses: str, needs: Sequence[str]) -> JobError:
-    """The error for a framework that is not installed. needs: the distributions of the adapter's extra."""
+def missing(uses: str, what: str) -> JobError:
+    """The error for a framework that is not installed. what: the distribution or module that is not there."""
     adapter: Adapter = FRAMEWORKS[uses].adapter()
-    return JobError(
-        f"model.uses: the {uses} adapter needs {' and '.join(needs)}; install {'it' if len(needs) == 1 else 'them'}: "
-        f"{install(adapter.extra)}"
-    )
+    return JobError(f"model.uses: the {uses} adapter needs {what}; install it: {install(adapter.extra)}")
 
 
 @contextmanager

@@ -37,10 +37,10 @@ class Own(Adapter):
         for key, target in found.items():
             _keywords(key, job.model.uses, target, _options(job, job.model.path), job.model.path)
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
+    def load(self, job: ModelJob, path: str) -> Predictor:
         """Find and construct the predictor with its options and the model's path."""
-        target = find("model.uses", job.model.uses, folder_of(job.whole))
-        return _Called(_ready("model.uses", job.model.uses, target, _options(job, path), path))
+        target, given = find("model.uses", job.model.uses, folder_of(job.whole)), path or None
+        return _Called(_ready("model.uses", job.model.uses, target, _options(job, given), given))
 
 
 class _Called:
@@ -58,9 +58,9 @@ ADAPTER = Own()
 
 
 @cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """One for all of the user's code, in a thread of its own, as in Ray Data's actors: what that started in it, as an
-    engine that schedules requests, goes on between two batches.
+def event_loop() -> asyncio.AbstractEventLoop:
+    """The process's only one, in a thread of its own, as in Ray Data's actors: what the user's code started in it, as
+    an engine that schedules requests, goes on between two batches.
     """
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="nightjar-async").start()
@@ -76,7 +76,7 @@ def _called(function: BatchFunction, batch: Any) -> Any:
 
 
 def _result(running: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run_coroutine_threadsafe(running, _loop()).result()
+    return asyncio.run_coroutine_threadsafe(running, event_loop()).result()
 
 
 def _pieces(pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:
@@ -146,7 +146,7 @@ def factory_keywords(job: ModelJob, key: str, target: Any) -> dict[str, Any]:
     if not callable(target) or inspect.iscoroutinefunction(target):
         what = "async" if callable(target) else f"a {type(target).__name__}"
         raise JobError(f"{key}: {spec} is {what}, not a function or class that makes the model")
-    _check_arguments("model.options.args", spec, _signature(target), keywords, positional=0)
+    _check_arguments("model.options.args", spec, target, keywords, positional=0)
     return keywords
 
 
@@ -177,24 +177,15 @@ def _ready(key: str, spec: str, target: Any, options: dict[str, Any], path: str 
 
 def _keywords(key: str, spec: str, target: Any, options: Mapping[str, Any], path: str | None) -> dict[str, Any]:
     """The keywords for a class's constructor, or for a function besides the batch."""
-    _refuse_unusable(key, spec, target)
-    is_class = inspect.isclass(target)
-    signature = _signature(target)
-    keywords = dict(options)
-    if path is not None:
-        if signature is not None and not _takes(signature, "path"):
-            where = "__init__" if is_class else "the function"
-            raise JobError(f"model.path: {spec} takes no keyword `path`; add it to {where}, or remove model.path")
-        keywords["path"] = path
-    _check_arguments(key, spec, signature, keywords, positional=0 if is_class else 1)
-    return keywords
-
-
-def _refuse_unusable(key: str, spec: str, target: Any) -> None:
     if not callable(target):
         raise JobError(f"{key}: {spec} is a {type(target).__name__}, not a class or function")
     if makes_no_callable(target):
         raise JobError(f"{key}: class {spec} has no __call__(batch); give it one")
+    where, keywords = key.replace("model.uses", "model") + ".options", dict(options)
+    if path is not None:
+        where, keywords["path"] = f"{where}, with model.path as `path`", path
+    _check_arguments(where, spec, target, keywords, positional=0 if inspect.isclass(target) else 1)
+    return keywords
 
 
 def makes_no_callable(target: Any) -> bool:
@@ -203,28 +194,13 @@ def makes_no_callable(target: Any) -> bool:
     return inspect.isclass(target) and "__call__" not in dir(target)
 
 
-def _signature(target: Any) -> inspect.Signature | None:
-    """What a class or function takes."""
+def _check_arguments(where: str, spec: str, target: Any, keywords: Mapping[str, Any], positional: int) -> None:
+    """Name an unknown or missing option before the call, so that nobody has to read a TypeError. where: it is given."""
     try:
-        return inspect.signature(target)
+        signature = inspect.signature(target)
     except (TypeError, ValueError):  # written in C: only a call would tell
-        return None
-
-
-def _takes(signature: inspect.Signature, keyword: str) -> bool:
-    parameter = signature.parameters.get(keyword)
-    named = parameter is not None and parameter.kind in {parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY}
-    return named or any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
-
-
-def _check_arguments(
-    key: str, spec: str, signature: inspect.Signature | None, keywords: Mapping[str, Any], positional: int
-) -> None:
-    """Name an unknown or missing option before the call, so that nobody has to read a TypeError."""
-    if signature is None:
         return
     try:
         signature.bind(*[None] * positional, **keywords)
     except TypeError as error:
-        where = {"model.uses": "model.options", "preprocess": "preprocess.options"}.get(key, key)
         raise JobError(f"{where}: {spec} cannot be called: {error}; it takes {signature}") from None

@@ -378,4 +378,4 @@ def test_a_missing_extra_says_which_to_install(whole: Path, monkeypatch: pytest.
     monkeypatch.setitem(sys.modules, "transformers", None)  # as Python has it of a module that is not there
     message = rf"^model\.uses: the {uses} adapter needs transformers; install it: pip install 'nightjar-batch\[transfor"
     with pytest.raises(JobError, match=message):
-        adapter_of(model_job(job)).load(model_job(job), str(job.models[0].path))
+        load_scorer(model_job(job), job.models[0].path)

@@ -13,7 +13,7 @@ import pytest
 from lazily import skip_without
 from mediamodels import RATE, recordings, save_listener, save_whisper, transformers
 from modeljobs import model_job
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
@@ -70,14 +70,22 @@ def test_a_recording_that_is_none_costs_its_row_and_no_other(folder: Path) -> No
         ),
         ({"options": {"language": "de"}}, r"model\.options\.language: only Whisper has a choice"),
         ({"options": {"task": "sing"}}, r"model\.options\.task: 'sing' is not one of transcribe, translate"),
-        ({"outputs": {"text": "int64"}}, r"model\.outputs: the speech-recognition adapter makes one output, a text"),
-        ({"features": ["a", "b"]}, r"model\.features: 2, and the speech-recognition adapter takes one column"),
     ],
 )
 def test_what_makes_no_sense_is_refused(folder: Path, section: dict[str, Any], sentence: str) -> None:
     job = job_of(folder, **section)
     with pytest.raises(JobError, match=f"^{sentence}"):
         load_scorer(model_job(job), job.models[0].path)
+
+
+def test_what_is_made_is_one_text(folder: Path) -> None:
+    for outputs, sentence in (
+        ({"text": "int64"}, "^output 'text' is declared int64, but the predictor returned string$"),
+        ({"text": "string", "words": "string"}, "^the predictor returned a bare list, but model.outputs declares"),
+    ):
+        job = job_of(folder, outputs=outputs)
+        with pytest.raises(OutputInvalid, match=sentence):
+            load_scorer(model_job(job), job.models[0].path)(table_of(SOUNDS[:1]))
 
 
 def test_columns_that_are_no_sound_are_refused_before_the_model_is_loaded(folder: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from lazily import skip_without
 from modeljobs import model_job
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from textmodels import save_model, sentences, text_job, transformers
@@ -78,20 +78,16 @@ def test_joined_entities_are_the_default_and_no_rows_have_none(folder: Path) -> 
 
 
 def test_an_output_that_is_not_made_is_refused_with_those_that_are(folder: Path) -> None:
-    """Before anything is loaded: they are the same for every model."""
-    message = (
-        r"^model\.outputs: the token-classification adapter does not make 'entity'; it makes entities, labels, scores, "
-        r"starts, ends, each a list"
-    )
-    with pytest.raises(JobError, match=message):
-        check_keys(tags(folder, outputs={"entity": "list<string>"}))
+    message = r"^output 'entity' is missing; the predictor returned entities, labels, scores, starts, ends$"
+    with pytest.raises(OutputInvalid, match=message):
+        made(tags(folder, outputs={"entity": "list<string>"}), TEXTS)
     for outputs, sentence in (
-        ({"entities": "string"}, r"^model\.outputs\.entities: it is list<string>, and not string$"),
-        ({"labels": "list<float32>"}, r"^model\.outputs\.labels: it is list<string>, and not list<"),
-        ({"scores": "float32[3]"}, r"^model\.outputs\.scores: it is list<float32>, and not fixed_size_list<"),
-        ({"starts": "list<string>"}, r"^model\.outputs\.starts: it is list<int32>, and not list<"),
+        ({"entities": "string"}, r"^output 'entities' is declared string, but the predictor returned list<string>$"),
+        ({"labels": "list<float32>"}, r"^output 'labels' is declared list<float32>, but .* returned list<string>$"),
+        ({"scores": "float32[3]"}, r"^output 'scores' does not fit float32\[3\]"),
+        ({"starts": "list<string>"}, r"^output 'starts' is declared list<string>, but .* returned list<int32>$"),
     ):
-        with pytest.raises(JobError, match=sentence):
-            check_keys(tags(folder, outputs=outputs))
+        with pytest.raises(OutputInvalid, match=sentence):
+            made(tags(folder, outputs=outputs), TEXTS)
     with pytest.raises(JobError, match=r"^model\.options\.aggregation: 'max' is not one of simple, none$"):
         check_keys(tags(folder, options={"aggregation": "max"}))

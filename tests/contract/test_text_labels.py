@@ -11,9 +11,10 @@ import pytest
 
 from lazily import skip_without
 from modeljobs import model_job
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
+from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.scoring.assignment import BatchSize
 from nightjar.inference.scoring.microbatches import drained
 from predicting import score_table
@@ -98,10 +99,10 @@ def test_two_columns_are_read_as_pairs(folder: Path) -> None:
         by_label = {each["label"]: each["score"] for each in scores}
         found = made(job, table.slice(row, 1))["scores"][0]
         assert found == pytest.approx([by_label[label] for label in LABELS.values()], abs=1e-5)
-    with pytest.raises(
-        JobError, match=r"^model\.features: 3, and the text-classification adapter takes 2 columns of te"
-    ):
-        check_keys(classifies(folder, features=["a", "b", "c"]))
+    job = model_job(classifies(folder, features=["a", "b", "c"]))
+    message = r"^model\.features: the text-classification adapter takes 2 columns of text at most; say which of a, b, "
+    with pytest.raises(JobError, match=message):
+        adapter_of(job).check_columns(job, pa.schema([(name, pa.string()) for name in "abc"]))
 
 
 def test_an_output_that_is_not_made_is_refused_with_those_that_are(folder: Path) -> None:
@@ -112,13 +113,13 @@ def test_an_output_that_is_not_made_is_refused_with_those_that_are(folder: Path)
     with pytest.raises(JobError, match=message):
         made(classifies(folder, outputs={"lable": "string"}), pa.table({"text": TEXTS}))
     for outputs, sentence in (
-        ({"label": "int64"}, r"^model\.outputs\.label: it is string, and not int64$"),
-        ({"score": "string"}, r"^model\.outputs\.score: it is a number, as float32, and not string$"),
-        ({"scores": "float32"}, r"^model\.outputs\.scores: it is float32\[3\], and not float$"),
-        ({"scores": "float32[2]"}, r"^model\.outputs\.scores: it is float32\[3\], and not fixed_size_list<.*\[2\]$"),
-        ({"good": "string"}, r"^model\.outputs\.good: it is a number, as float32, and not string$"),
+        ({"label": "int64"}, r"^output 'label' is declared int64, but the predictor returned string$"),
+        ({"score": "string"}, r"^output 'score' is declared string, but the predictor returned float32$"),
+        ({"scores": "float32"}, r"^output 'scores' does not fit float32: it has shape \(\d+, 3\)"),
+        ({"scores": "float32[2]"}, r"^output 'scores' does not fit float32\[2\]: .*\[3\].*\[2\]"),
+        ({"good": "string"}, r"^output 'good' is declared string, but the predictor returned float32$"),
     ):
-        with pytest.raises(JobError, match=sentence):
+        with pytest.raises(OutputInvalid, match=sentence):
             made(classifies(folder, outputs=outputs), pa.table({"text": TEXTS}))
     assert (
         len(made(classifies(folder, outputs={"scores": "list<float32>"}), pa.table({"text": ["a"]}))["scores"][0]) == 3
@@ -171,7 +172,11 @@ def test_a_single_label_is_scored_by_itself(folder: Path) -> None:
         ),
         ({"labels": "cat"}, r"^model\.options\.labels: write a list of labels"),
         ({"labels": ["cat", "cat"]}, r"^model\.options\.labels: write a list of labels, .* each once, not"),
-        ({"template": "no place"}, r"^model\.options\.template: write a sentence with one \{\}, where the label goes$"),
+        (
+            {"template": "no place"},
+            r"^model\.options\.template: write a sentence with one \{\}, where the label goes, not ",
+        ),
+        ({"template": "{} or {}"}, r"^model\.options\.template: write a sentence with one \{\}"),
         ({"multi_label": 1}, r"^model\.options\.multi_label: write true or false, not 1$"),
     ],
 )

@@ -125,8 +125,8 @@ def direct(smollm: str) -> Iterator[Any]:
             prompt = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
             return self.of(prompt)
 
-        def of(self, answer: str) -> list[int]:
-            return list(tokenizer(answer, add_special_tokens=False).input_ids)
+        def of(self, text: str) -> list[int]:
+            return list(tokenizer(text, add_special_tokens=False).input_ids)
 
         def next(self, tokens: Sequence[int]) -> Any:
             with torch.no_grad():

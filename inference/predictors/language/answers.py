@@ -49,7 +49,8 @@ class Answer:
     """The answer to one prompt.
 
     vector: of the prompt, where that was asked for in place of a text. refusal: why there is no text, if there is none.
-    probabilities: of the job's choices, if known.
+    probabilities: of the job's choices, if known. seconds: that the request took, the one that was answered. retries:
+    the requests before it.
     """
 
     text: str = ""
@@ -60,6 +61,8 @@ class Answer:
     vector: Sequence[float] | None = None
     refusal: str = ""
     probabilities: Sequence[float] | None = None
+    seconds: float = 0.0
+    retries: int = 0
 
 
 class Reader:

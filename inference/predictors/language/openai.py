@@ -13,8 +13,9 @@ import asyncio
 import os
 import random
 import time
+import weakref
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -22,11 +23,11 @@ from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError,
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, number, text, whole
 from nightjar.inference.messages import clip, counted, hide
-from nightjar.inference.predictors.adapter import Predictor, check_cpu, missing
+from nightjar.inference.predictors.adapter import Predictor, check_cpu
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, COST, FORMS, LanguageModel, prompt_of
-from nightjar.inference.predictors.language.requests import Requests, usage_of
-from nightjar.inference.records import Usage
+from nightjar.inference.predictors.language.requests import Requests
+from nightjar.inference.predictors.user import event_loop
 
 
 class OpenAI(LanguageModel):
@@ -63,11 +64,7 @@ class OpenAI(LanguageModel):
     def warm(self) -> None:
         import openai  # noqa: F401
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        try:
-            self.warm()
-        except ImportError as error:
-            raise missing("openai", ("openai", "jsonschema")) from error
+    def load(self, job: ModelJob, path: str) -> Predictor:
         return Endpoint(job)
 
 
@@ -168,13 +165,9 @@ class Endpoint(Requests):
 
         # Of the second kind are what the client makes of an answer that is no JSON, or has no vector.
         self._faults = (openai.APIError, ValueError, NoAnswer)  # a time-out is one of the first
-        self._client = self.call(self._connected(openai.AsyncOpenAI, options)).result()
-        self.at_end(self._client.close)
-
-    async def _connected(self, client: Any, options: Mapping[str, Any]) -> Any:
-        """The client, made in the loop that it will be used in."""
         timeout = options.get("timeout_s", TIMEOUT_S)
-        return client(base_url=self._url, api_key=_key(options), max_retries=0, timeout=timeout)
+        self._client = openai.AsyncOpenAI(base_url=self._url, api_key=_key(options), max_retries=0, timeout=timeout)
+        weakref.finalize(self, _close, self._client).atexit = False  # by then its connections end anyway
 
     def _body(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What every request has."""
@@ -194,7 +187,7 @@ class Endpoint(Requests):
     def read(self, request: Any, answer: Answer) -> dict[str, Any]:
         return self.reader.row(answer)
 
-    async def answer(self, request: Any) -> tuple[Answer, Usage]:
+    async def answer(self, request: Any) -> Answer:
         """Ask until there is an answer, or it is clear that there is none."""
         tried, began, answered = 0, time.monotonic(), self._answered
         refusals = _Refusals(answered, self._refused, answered)
@@ -214,7 +207,7 @@ class Endpoint(Requests):
             else:
                 self._answered += 1
                 self._answered_at = time.monotonic()
-                return found, usage_of(found, time.monotonic() - sent, retries=tried + refusals.own)
+                return replace(found, seconds=time.monotonic() - sent, retries=tried + refusals.own)
             tried += 1
             if tried >= self._tries:
                 raise self._given_up(last, answered, tried)
@@ -296,6 +289,11 @@ class Endpoint(Requests):
         if choice.message.content is None:
             return _answer(chat, choice, "", refusal=_why_none(choice.finish_reason, choice.message.refusal))
         return _answer(chat, choice, choice.message.content)
+
+
+def _close(client: Any) -> None:
+    """Have a client closed that is not used any more."""
+    asyncio.run_coroutine_threadsafe(client.close(), event_loop())
 
 
 def _first(found: Any, name: str) -> Any:

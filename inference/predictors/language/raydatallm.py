@@ -19,10 +19,10 @@ from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid, Pr
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, text, whole
-from nightjar.inference.predictors.adapter import Predictor, needed
+from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.language.answers import Answer, fitting
 from nightjar.inference.predictors.language.languagemodel import check_rescored
-from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted, needs_vllm
+from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted
 from nightjar.inference.predictors.language.vllmengine import Asked, VllmAnswer, VllmRequests
 from nightjar.inference.predictors.user import makes_no_callable
 
@@ -140,9 +140,8 @@ class RayDataLLM(OnVllm):
             if (function := found.get(key)) is not None:
                 _check_function(key, function)
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        needs_vllm(job)
-        return RayDataModel(job, needed(job, path))
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        return RayDataModel(job, path)
 
 
 def _check_function(key: str, function: Any) -> None:

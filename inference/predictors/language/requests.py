@@ -1,16 +1,14 @@
 """Predictors that ask for one row at a time: requests of several batches are underway at once, under one bound.
 
-All requests run in one event loop, which has a thread of its own. A batch is done when its last row is; meanwhile the
-rows of the next batch take the places that are free. So no batch waits for the slowest row of the one before.
+All requests run in the process's event loop. A batch is done when its last row is; meanwhile the rows of the next batch
+take the places that are free. So no batch waits for the slowest row of the one before.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
-import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +21,7 @@ from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.scorer import Scorer, normalise
 from nightjar.inference.predictors.tabular import features
+from nightjar.inference.predictors.user import event_loop
 from nightjar.inference.records import NO_USAGE, Usage
 
 _LOOK_S = 0.5
@@ -45,13 +44,6 @@ class Answered:
     usage: Usage
 
 
-@dataclass(slots=True)
-class _Left:
-    """The rows of a batch that wait."""
-
-    rows: int
-
-
 class Requests(ABC):
     """Base of these predictors. Subclasses say how one row is asked, and what its answer gives."""
 
@@ -61,7 +53,7 @@ class Requests(ABC):
     most: int
     """The most rows that are underway at once."""
     waiting: int
-    """The rows that were submitted and are not done."""
+    """The rows of batches underway that are not done."""
     done: int
     """The rows that are done, since the model was loaded."""
 
@@ -74,11 +66,6 @@ class Requests(ABC):
         self._uses = job.model.uses
         self._columns, self._key = columns, key
         self._outputs = tuple(job.model.outputs)
-        self._loop = asyncio.new_event_loop()
-        self._at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
-        threading.Thread(target=_run, args=(self._loop, self._at_end), daemon=True, name="nightjar-requests").start()
-        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
-        self._counting = threading.Lock()
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
 
     @abstractmethod
@@ -90,8 +77,8 @@ class Requests(ABC):
         """
 
     @abstractmethod
-    async def answer(self, request: Any) -> tuple[Answer, Usage]:
-        """Ask for one row, in the loop. Returns the answer, and what it took.
+    async def answer(self, request: Any) -> Answer:
+        """Ask for one row, in the loop.
 
         Raises:
             OutputInvalid: This row has no answer. Anything else costs the batch.
@@ -144,20 +131,7 @@ class Requests(ABC):
 
     def submit(self, prepared: list[Any]) -> Future[Answered]:
         """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
-        left = _Left(len(prepared))
-        with self._counting:
-            self.waiting += left.rows
-        begun: Future[Answered] = self.call(self._batch(prepared, left))
-        begun.add_done_callback(lambda _: self._settled(left, left.rows))  # also if it was cancelled before it began
-        return begun
-
-    def at_end(self, close: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Have something closed in the loop when this predictor is not used any more. It must not refer to it."""
-        self._at_end.append(close)
-
-    def call(self, running: Coroutine[Any, Any, Any]) -> Future[Any]:
-        """Run something in the loop."""
-        return asyncio.run_coroutine_threadsafe(running, self._loop)
+        return asyncio.run_coroutine_threadsafe(self._batch(prepared), event_loop())
 
     def _request(self, row: dict[str, Any]) -> Any:
         try:
@@ -165,22 +139,17 @@ class Requests(ABC):
         except OutputInvalid as error:
             return error
 
-    def _settled(self, left: _Left, rows: int) -> None:
-        """So many rows of a batch do not wait any more."""
-        with self._counting:
-            rows = min(rows, left.rows)
-            left.rows -= rows
-            self.waiting -= rows
-
-    async def _batch(self, prepared: Sequence[Any], left: _Left) -> Answered:
+    async def _batch(self, prepared: Sequence[Any]) -> Answered:
         """All rows of a batch. The first error that is not about a row cancels the others."""
+        left = len(prepared)
+        self.waiting += left
         tasks = {row: asyncio.create_task(self._row(prepared[row])) for row in self.order(prepared)}
         try:
             for task in asyncio.as_completed(tasks.values()):
                 await task
-                self.done += 1
-                self._settled(left, 1)
+                self.done, self.waiting, left = self.done + 1, self.waiting - 1, left - 1
         finally:
+            self.waiting -= left
             for each in tasks.values():
                 each.cancel()
             await asyncio.gather(*tasks.values(), return_exceptions=True)
@@ -194,13 +163,13 @@ class Requests(ABC):
             return request, replace(NO_USAGE, failed=1)
         try:
             async with self._slots:
-                answer, usage = await self.answer(request)
+                answer = await self.answer(request)
         except OutputInvalid as error:
             return error, replace(NO_USAGE, requests=1, failed=1)
         try:
-            return self.read(request, answer), usage
+            return self.read(request, answer), _usage_of(answer)
         except OutputInvalid as error:
-            return error, replace(usage, failed=1)
+            return error, replace(_usage_of(answer), failed=1)
 
 
 class StreamingScorer(Scorer):
@@ -227,20 +196,12 @@ class StreamingScorer(Scorer):
         return normalise({name: [row[name] for row in rows] for name in self.types}, self.types, len(rows))
 
 
-def _run(loop: asyncio.AbstractEventLoop, at_end: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
-    """Run the loop until it is stopped, and leave nothing open."""
-    loop.run_forever()
-    for close in at_end:
-        loop.run_until_complete(close())
-    loop.close()
-
-
-def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:
-    """What an answer took. seconds: that its request took, the one that was answered."""
+def _usage_of(answer: Answer) -> Usage:
+    """What an answer took."""
     reason = answer.finish_reason
     return Usage(
-        requests=1 + retries,
-        retries=retries,
+        requests=1 + answer.retries,
+        retries=answer.retries,
         prompt_tokens=answer.prompt_tokens,
         output_tokens=answer.output_tokens,
         cached_tokens=answer.cached_tokens,
@@ -248,7 +209,7 @@ def usage_of(answer: Answer, seconds: float, *, retries: int = 0) -> Usage:
         stopped=int(reason == STOPPED),
         ended_otherwise=int(answer.vector is None and reason not in (STOPPED, CUT)),
         longest_prompt=answer.prompt_tokens,
-        answering_ms=round(seconds * 1000),
+        answering_ms=round(answer.seconds * 1000),
     )
 
 

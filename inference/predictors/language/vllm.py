@@ -18,14 +18,12 @@ from typing import Any
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, text, whole
-from nightjar.inference.predictors.adapter import Predictor, check_trusted, missing, needed, versions
+from nightjar.inference.predictors.adapter import Predictor, check_trusted
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel, prompt_of
-from nightjar.inference.predictors.language.requests import usage_of
 from nightjar.inference.predictors.language.vllmengine import Asked, EngineFailed, VllmRequests, import_vllm
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
-from nightjar.inference.records import Usage
 
 _OURS = {
     "n": "each row has one answer",
@@ -42,14 +40,12 @@ class OnVllm(OnTorch):
     """Base of the adapters whose models vLLM runs."""
 
     libraries = ("vllm", "transformers")
+    counted = (("vllm",), ("transformers",))
     extra = "vllm"
 
     def check_keys(self, job: ModelJob) -> None:
         if job.resources.gpus > 1 and job.resources.gpus % 1:
             raise JobError(f"resources.gpus: the model is divided among whole GPUs, and not {job.resources.gpus:g}")
-
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        return versions(job.model.uses, ("vllm",)) | versions(job.model.uses, ("transformers",))
 
     def inspect(self, job: ModelJob, path: str) -> None:
         look(job, Path(path), str(job.model.path))
@@ -92,9 +88,8 @@ class VLLM(LanguageModel, OnVllm):
         found = dict.fromkeys(_named("", job.model.options.get("engine", {})))
         return tuple(each for each in found if not f"{each}/".startswith(f"{model}/"))
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        needs_vllm(job)
-        return VllmModel(job, needed(job, path))
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        return VllmModel(job, path)
 
 
 def _named(key: str, value: Any) -> Iterator[str]:
@@ -119,20 +114,6 @@ def check_code_trusted(job: ModelJob, engine: Mapping[str, Any]) -> None:
     """Check that the job trusts the code in the model's folder, if vLLM's engine is to run that."""
     if engine.get("trust_remote_code"):
         check_trusted(job, "a folder whose code trust_remote_code runs", "leave that key out")
-
-
-def needs_vllm(job: ModelJob) -> None:
-    """Import vLLM.
-
-    Raises:
-        JobError: It is not installed. Says how to install it.
-    """
-    try:
-        import_vllm()
-    except ModuleNotFoundError as error:
-        if error.name != "vllm":
-            raise
-        raise missing(job.model.uses, ("vllm",)) from error
 
 
 Tokens = tuple[int, ...]
@@ -223,18 +204,14 @@ class VllmModel(VllmRequests):
     def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
         return self._reader.row(answer)
 
-    async def answer(self, request: Asked) -> tuple[Answer, Usage]:
-        if self._choices is None:
+    async def answer(self, request: Asked) -> Answer:
+        """As in `Requests`. Choices are asked for at each place where they part: which token follows?"""
+        if (known := self._choices) is None:
             return await super().answer(request)
-        sent = time.monotonic()
-        answer = await self._chosen(request.tokens, self._choices)
-        return answer, usage_of(answer, time.monotonic() - sent)
-
-    async def _chosen(self, request: Sequence[int], known: Choices) -> Answer:
-        """Ask at each place where the choices part which token follows."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
+        sent = time.monotonic()
         # One after the other, so that each finds the prompt in the cache.
         found: dict[Tokens, dict[int, float]] = {}
         cached = 0
@@ -246,7 +223,7 @@ class VllmModel(VllmRequests):
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
-            output = await self.engine.ask([*request, *path], params)
+            output = await self.engine.ask([*request.tokens, *path], params)
             (first,) = output.outputs[0].logprobs
             found[path] = {token: first[token].logprob for token in tokens}
             cached = cached or output.num_cached_tokens or 0
@@ -254,10 +231,11 @@ class VllmModel(VllmRequests):
         return Answer(
             text=self._named[likely.index(max(likely))],
             finish_reason="stop",
-            prompt_tokens=len(request),
+            prompt_tokens=len(request.tokens),
             output_tokens=len(known.forks),
             cached_tokens=cached,
             probabilities=likely,
+            seconds=time.monotonic() - sent,
         )
 
     def _parted(self, names: Sequence[str]) -> Choices:

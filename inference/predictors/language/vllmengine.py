@@ -30,8 +30,7 @@ from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import is_memory
 from nightjar.inference.predictors.language.answers import Answer
 from nightjar.inference.predictors.language.languagemodel import Messages
-from nightjar.inference.predictors.language.requests import Requests, usage_of
-from nightjar.inference.records import Usage
+from nightjar.inference.predictors.language.requests import Requests
 
 Params = Any
 """vLLM's `SamplingParams`, or `PoolingParams` for vectors."""
@@ -265,10 +264,9 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class VllmAnswer(Answer):
-    """An answer. output: vLLM's own. seconds: that it took."""
+    """An answer. output: vLLM's own."""
 
     output: Any = None
-    seconds: float = 0.0
 
 
 class VllmRequests(Requests):
@@ -325,17 +323,16 @@ class VllmRequests(Requests):
         tokens = [list(each.tokens) if isinstance(each, Asked) else [] for each in prepared]
         return sorted(range(len(tokens)), key=tokens.__getitem__)
 
-    async def answer(self, request: Asked) -> tuple[Answer, Usage]:
+    async def answer(self, request: Asked) -> Answer:
         """As in `Requests`. A request that waits in vLLM's own queue is underway."""
         sent = time.monotonic()
         found = await self.engine.ask(request.tokens, request.params)
         seconds, prompt_tokens = time.monotonic() - sent, len(request.tokens)
         if self._pools:
             vector = found.outputs.data.tolist()
-            answer = VllmAnswer(prompt_tokens=prompt_tokens, vector=vector, output=found, seconds=seconds)
-            return answer, usage_of(answer, seconds)
+            return VllmAnswer(prompt_tokens=prompt_tokens, vector=vector, output=found, seconds=seconds)
         (said,) = found.outputs
-        answer = VllmAnswer(
+        return VllmAnswer(
             text=said.text,
             finish_reason=said.finish_reason or "",
             prompt_tokens=prompt_tokens,
@@ -344,7 +341,6 @@ class VllmRequests(Requests):
             output=found,
             seconds=seconds,
         )
-        return answer, usage_of(answer, seconds)
 
     def text(self, messages: Messages, **keywords: Any) -> str | Exception:
         """Messages as the model reads them, with its template; or why there is no such text. keywords: of

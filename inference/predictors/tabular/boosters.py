@@ -28,9 +28,6 @@ from nightjar.inference.predictors.adapter import (
     Adapter,
     Predictor,
     check_cpu,
-    missing,
-    needed,
-    versions,
 )
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -86,10 +83,6 @@ class Booster:
         self._uses = job.model.uses
 
     @staticmethod
-    def check_values(options: Mapping[str, Any]) -> None:
-        """Check that the options fit together."""
-
-    @staticmethod
     def check_content(content: bytes) -> None:
         """Check that a file is a whole model, as far as the library itself would crash."""
         raise NotImplementedError
@@ -134,18 +127,15 @@ class BoosterAdapter(Adapter):
 
     def __init__(self, extra: str, booster: type[Booster], import_library: Callable[[], Any]) -> None:
         self.extra = extra
+        self._import_library = import_library
         self.libraries = booster.libraries
+        self.counted = (booster.libraries,)
         self.options = (*booster.options, BATCH_FORMAT)
         self.__doc__ = booster.__doc__
         self._booster = booster
-        self._import_library = import_library
 
     def check_keys(self, job: ModelJob) -> None:
-        self._booster.check_values(job.model.options)
         check_cpu(job)
-
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        return versions(job.model.uses, self.libraries)
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_types(job, schema, features.is_number_or_text, "numbers and categories only")
@@ -154,21 +144,18 @@ class BoosterAdapter(Adapter):
         self._content(job, path)
 
     def warm(self) -> None:
-        self._import_library()
-
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        content = self._content(job, needed(job, path))
         try:
-            library = self._import_library()
-        except ImportError as error:
-            raise missing(job.model.uses, self.libraries[:1]) from error
+            self._import_library()
         except OSError as error:  # LightGBM brings no OpenMP of its own
             raise JobError(
-                f"model.uses: {job.model.uses} cannot be loaded: {error}; install the OpenMP library of the system (on "
+                f"model.uses: {self.extra} cannot be loaded: {error}; install the OpenMP library of the system (on "
                 "Debian and Ubuntu: apt-get install libgomp1)"
             ) from error
+
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        content = self._content(job, path)
         try:
-            return self._booster(job, library, content)
+            return self._booster(job, self._import_library(), content)
         except JobError:
             raise
         except Exception as error:
@@ -200,11 +187,6 @@ class LightGBM(Booster):
     saving = "write one with booster.save_model('model.txt'), of an LGBMClassifier with model.booster_.save_model"
 
     @staticmethod
-    def check_values(options: Mapping[str, Any]) -> None:
-        if options.get("raw_score") and options.get("pred_leaf"):
-            raise JobError("model.options.pred_leaf: leaves have no raw score; remove raw_score or pred_leaf")
-
-    @staticmethod
     def check_content(content: bytes) -> None:
         """Check that the trees end where the file says: of one that is cut LightGBM takes those that are whole."""
         if not content.startswith(b"tree\n"):
@@ -220,6 +202,8 @@ class LightGBM(Booster):
 
     def __init__(self, job: ModelJob, library: Any, content: bytes) -> None:
         super().__init__(job, library, content)
+        if self.arguments.get("raw_score") and self.arguments.get("pred_leaf"):
+            raise JobError("model.options.pred_leaf: leaves have no raw score; remove raw_score or pred_leaf")
         text = content.decode()
         # With the sizes LightGBM reads the trees in parallel, and a fault in one of them ends the process; without them
         # it reads them one after the other, and raises.
@@ -284,12 +268,6 @@ class XGBoost(Booster):
     refuses_others = True  # XGBoost would score a value that it has never seen like the first category
 
     @staticmethod
-    def check_values(options: Mapping[str, Any]) -> None:
-        first, end = rounds = options.get(_ROUNDS.name, [0, 1])
-        if first >= end:
-            raise JobError(f"model.options.{_ROUNDS.name}: write {_ROUNDS.write}, not {rounds!r}")
-
-    @staticmethod
     def check_content(content: bytes) -> None:
         """Check both ends, where the first key is `learner` and the last one `version`, because XGBoost ends the
         process at an empty file.
@@ -319,8 +297,11 @@ class XGBoost(Booster):
         # XGBoost promises that two threads may predict at once only for its trees.
         self._turns = nullcontext() if trees else Lock()
         rounds = model.num_boosted_rounds()
-        if self.arguments.get(_ROUNDS.name, (0, 1))[1] > max(rounds, 1):
-            raise JobError(f"model.options.{_ROUNDS.name}: the model has {rounds} rounds")
+        first, end = asked = self.arguments.get(_ROUNDS.name, (0, 1))
+        if not first < end <= max(rounds, 1):
+            raise JobError(
+                f"model.options.{_ROUNDS.name}: {list(asked)}, and the model has {rounds} rounds; write {_ROUNDS.write}"
+            )
 
     def categories(self, held: Mapping[str, Any]) -> features.Categories:
         # With another number of columns there are lists of numbers among them, and no names: then none are categories.

@@ -23,7 +23,7 @@ from packaging.version import Version
 from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.adapter import Predictor, missing, needed, versions
+from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.arrays import from_tensor, is_tensor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
@@ -45,11 +45,9 @@ class Keras(OnTorch):
     """The `Adapter` of Keras."""
 
     libraries = ("keras",)
+    counted = (libraries, ("torch",))
     extra = "keras"
     options = (BATCH_FORMAT,)
-
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        return versions("keras", ("keras",)) | versions("torch", ("torch",))
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_numbers(job, schema)
@@ -64,8 +62,7 @@ class Keras(OnTorch):
     def warm(self) -> None:
         keras_on_torch()
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        path = needed(job, path)
+    def load(self, job: ModelJob, path: str) -> Predictor:
         self.inspect(job, path)
         return _load(job, path)
 
@@ -94,10 +91,7 @@ def keras_on_torch() -> Any:
 
 def _load(job: ModelJob, path: str) -> Model:
     """Load the model onto the job's device. Sets torch's number of threads for the process."""
-    try:
-        keras = keras_on_torch()
-    except ImportError as error:
-        raise missing("keras", ("keras",)) from error
+    keras = keras_on_torch()
     if Version(keras.__version__) < Version(_SAFE_SINCE):
         raise JobError(f"model.uses: the keras adapter needs Keras {_SAFE_SINCE} or newer, not {keras.__version__}")
     device = device_of_job(job)

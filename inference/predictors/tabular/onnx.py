@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import flag, text
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import Adapter, Predictor, missing, needed, versions
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
@@ -50,13 +50,12 @@ _TYPES: dict[str, np.dtype[Any]] = {
 }
 """onnxruntime's names of types → those of numpy."""
 
-_NULL_TEXT = "feature {!r} has a null, and a tensor of texts has none"
-
 
 class Onnx(Adapter):
     """The `Adapter` of onnxruntime."""
 
     libraries = _BUILDS
+    counted = (_BUILDS,)
     extra = "onnx"
     options = (_FILE, _SHARED, BATCH_FORMAT)
     # Its own reports, where the user's code imports it before this adapter can switch them off.
@@ -67,9 +66,6 @@ class Onnx(Adapter):
         if Path(name).is_absolute() or ".." in Path(name).parts:
             raise JobError(f"model.options.file: write the name of a file in the folder of model.path, not {name!r}")
 
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        return versions("onnx", _BUILDS)
-
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_types(job, schema, features.is_number_or_text, "numbers, lists of numbers and texts only")
 
@@ -79,8 +75,8 @@ class Onnx(Adapter):
     def warm(self) -> None:
         runtime()
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        return Session(job, needed(job, path))
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        return Session(job, path)
 
     def device_errors(self) -> tuple[type[BaseException], ...]:
         found = getattr(sys.modules.get("onnxruntime.capi.onnxruntime_pybind11_state"), "DeviceReset", None)
@@ -188,11 +184,7 @@ def runtime() -> Any:
 
 def _start(job: ModelJob, path: str) -> Any:
     """A session of onnxruntime on the job's device. path: the local copy; messages name the job's path."""
-    file = _model_file(job, Path(path))
-    try:
-        onnxruntime = runtime()
-    except ImportError as error:
-        raise missing("onnx", ("onnxruntime",)) from error
+    file, onnxruntime = _model_file(job, Path(path)), runtime()
     wanted = _CUDA if job.resources.gpus else _CPU
     if wanted is _CUDA:
         onnxruntime.preload_dlls()  # of CUDA, where torch or NVIDIA's packages have brought them
@@ -282,29 +274,19 @@ def _check_kind(name: str, column: Array, taker: Input) -> None:
     Raises:
         JobError: It holds text and the input takes numbers, or the other way round.
         ValueError: A row has a null, which the input cannot hold.
-        TypeError: A row has an object that is no text.
+        TypeError: A row has an object that is no text. onnxruntime would take what `str` makes of it.
     """
     takes, holds = ("text" if dtype.hasobject else "numbers" for dtype in (taker.dtype, column.dtype))
-    if takes == holds == "text":
-        _check_texts(name, column)
-    elif takes != holds and all(map(is_missing, column.flat)):
-        raise ValueError(
-            _NULL_TEXT.format(name)
-            if takes == "text"
-            else f"feature {name!r} has a null, and input {taker.name!r} of the model takes numbers"
-        )
-    elif takes != holds:
+    if takes == holds == "numbers":
+        return
+    if any(map(is_missing, column.flat)):
+        raise ValueError(f"feature {name!r} has a null, and input {taker.name!r} of the model takes {takes}")
+    if takes != holds:
         raise JobError(
             f"model.features: {name!r} holds {holds}, and input {taker.name!r} of the model takes {takes}, in shape "
             f"{shape_of(taker.rest)}"
         )
-
-
-def _check_texts(name: str, column: Array) -> None:
-    """Check that each object is a text: of any other, onnxruntime would take what `str` makes of it, as "nan"."""
     for value in column.flat:
-        if is_missing(value):
-            raise ValueError(_NULL_TEXT.format(name))
         if not isinstance(value, str):
             raise TypeError(f"feature {name!r} holds {value!r}, which is no text")
 

@@ -29,9 +29,6 @@ from nightjar.inference.predictors.adapter import (
     Predictor,
     check_cpu,
     check_trusted,
-    missing,
-    needed,
-    versions,
 )
 from nightjar.inference.predictors.arrays import Array, is_frame, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
@@ -39,7 +36,6 @@ from nightjar.inference.predictors.tabular import features
 
 _METHODS = ("predict", "predict_proba", "decision_function")
 _TRUSTED = "a list of types with their modules, as [sklearn.tree._tree.Tree]"
-_NEEDS = ("scikit-learn", "skops")
 _OPTIONS = (
     choice("method", _METHODS, "what is called; a classifier must be told", "`predict`, except for a classifier"),
     texts("trusted", "types that skops may load besides those that it trusts", "none", _TRUSTED),
@@ -51,7 +47,8 @@ _HOW = "write a skops file: skops.io.dump(model, 'model.skops')"
 class Sklearn(Adapter):
     """The `Adapter` of scikit-learn. Models run on the CPU. Only a model knows which types of columns it takes."""
 
-    libraries = _NEEDS
+    libraries = ("scikit-learn", "skops")
+    counted = (libraries[:1],)
     extra = "sklearn"
     options = _OPTIONS
 
@@ -67,8 +64,8 @@ class Sklearn(Adapter):
                     f"model.options.trusted: there is no installed package {top!r}; install the package that has this "
                     'type, or score with code of your own (`uses: "module:Name"`)'
                 )
-        found = versions("sklearn", _NEEDS[:1])
-        return found | {owners[top][0]: metadata.version(owners[top][0]) for top in sorted(tops)}
+        of_types = {owners[top][0]: metadata.version(owners[top][0]) for top in sorted(tops)}
+        return {**super().fingerprint(job), **of_types}
 
     def inspect(self, job: ModelJob, path: str) -> None:
         """Check that the file is one of skops, or trusted. `load` checks its types: to import skops takes seconds."""
@@ -82,8 +79,7 @@ class Sklearn(Adapter):
     def warm(self) -> None:
         import skops.io  # noqa: F401 (the import itself is the purpose)
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        path = needed(job, path)
+    def load(self, job: ModelJob, path: str) -> Predictor:
         self.inspect(job, path)
         return _Estimator(job, _load(job, path) if zipfile.is_zipfile(path) else _unpickled(job, path))
 
@@ -100,10 +96,8 @@ def _trusted(job: ModelJob) -> list[str]:
 
 def _load(job: ModelJob, path: str) -> Any:
     """Load a model if every type in its file is trusted. path: the local copy; messages name the job's path."""
-    try:
-        from skops import io
-    except ImportError as error:
-        raise missing("sklearn", _NEEDS) from error
+    from skops import io
+
     named, trusted = job.model.path, _trusted(job)
     try:
         unknown = sorted(set(io.get_untrusted_types(file=path)) - set(trusted))
@@ -120,10 +114,8 @@ def _load(job: ModelJob, path: str) -> Any:
 
 def _unpickled(job: ModelJob, path: str) -> Any:
     """Load a pickle, with or without joblib. Raises a JobError if it cannot be loaded."""
-    try:
-        import joblib
-    except ImportError as error:
-        raise missing("sklearn", _NEEDS) from error
+    import joblib
+
     try:
         if Path(path).stat().st_size < SHARED_BYTES:
             return joblib.load(path)

@@ -11,7 +11,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, keywords, text
-from nightjar.inference.predictors.adapter import Predictor, missing, needed, versions
+from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.ontorch import EXPORTED, STATE, OnTorch, inspect_file, kind_of
@@ -39,6 +39,7 @@ class Torch(OnTorch):
     """The `Adapter` of torch. Its predictors are in `modules`."""
 
     libraries = ("torch",)
+    counted = (libraries,)
     extra = "torch"
     options = _OPTIONS
 
@@ -61,7 +62,7 @@ class Torch(OnTorch):
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         """Empty if the file contains its operations. The user's code calls those of the installed torch."""
-        found = versions("torch", ("torch",))
+        found = super().fingerprint(job)
         return found if kind_of(job) is STATE else {}
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
@@ -89,15 +90,10 @@ class Torch(OnTorch):
         # For a small model most of the time of `torch.export.load` is this import.
         import_module("torch.export.pt2_archive")
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        path = needed(job, path)
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        from nightjar.inference.predictors.tabular import modules
+
         inspect_file(job, path)
-        try:
-            from nightjar.inference.predictors.tabular import modules
-        except ModuleNotFoundError as error:
-            if error.name != "torch":
-                raise
-            raise missing("torch", ("torch",)) from error
         return modules.load_program(job, path) if kind_of(job) is EXPORTED else modules.load_module(job, path)
 
 

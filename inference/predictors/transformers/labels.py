@@ -6,16 +6,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list, is_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import clip, nearest
 from nightjar.inference.predictors.arrays import Array
 
 _MADE = ("label", "score", "scores")
-_SHOWN = 20
 
 
 class LabelOutputs:
@@ -26,14 +23,14 @@ class LabelOutputs:
         self._labels = np.array(labels, object)
         self._columns = {name: place for place, name in enumerate(labels) if name not in _MADE}
         self._types = job.model.output_types()
-        for name, kind in self._types.items():
+        for name in self._types:
             if name not in {*_MADE, *self._columns}:
                 raise JobError(
                     f"model.outputs: the {job.model.uses} adapter does not make {name!r}; it makes label, score, "
-                    f"scores (one number for each label), and the score of a label by its name: {_named(labels)}"
+                    f"scores (one number for each label), and the score of a label by its name: "
+                    + clip(", ".join(labels))
                     + nearest(name, [*_MADE, *self._columns])
                 )
-            _check_type(name, kind, len(labels))
 
     def of(self, scores: Array) -> dict[str, Any]:
         """The declared outputs by name."""
@@ -65,18 +62,3 @@ def _function_of(config: Any) -> str:
         return "none"
     several = config.problem_type == "multi_label_classification"
     return "sigmoid" if several or config.num_labels == 1 else "softmax"
-
-
-def _check_type(name: str, kind: pa.DataType, labels: int) -> None:
-    fits, wanted = is_number(kind), "a number, as float32"
-    if name == "label":
-        fits, wanted = is_text(kind), "string"
-    elif name == "scores":
-        fits, wanted = is_list(kind) and getattr(kind, "list_size", labels) in {labels, -1}, f"float32[{labels}]"
-    if not fits:
-        raise JobError(f"model.outputs.{name}: it is {wanted}, and not {kind}")
-
-
-def _named(labels: Sequence[str]) -> str:
-    more = f" … ({len(labels)} in all)" if len(labels) > _SHOWN else ""
-    return ", ".join(labels[:_SHOWN]) + more

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.adapter import missing
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 
-_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _UNLIMITED = 1 << 31
 """A tokenizer that knows no limit says a number of thirty digits."""
 
@@ -23,49 +19,34 @@ _UNUSED = "pooler."
 """How the names of weights of an encoder begin whose results no task takes; many folders have none of them."""
 
 
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """A model, and its tokenizer's core, which truncates and does not pad.
-
-    takes: the names of the model's inputs. pad: the token that fills them up.
-    """
-
-    model: Any
-    backend: Any
-    takes: tuple[str, ...]
-    pad: int
-
-
-def load(job: ModelJob, folder: ModelFolder, auto: str, max_length: int | None, cut: str) -> Loaded:
-    """Load both on the CPU.
-
-    auto: the class of transformers that loads the model. max_length: the most tokens of a text, if the job says
-    nothing; None for as many as model and tokenizer take. cut: which of two texts loses the tokens beyond that.
-    """
-    with quiet(job) as transformers:
+def load_text_model(job: ModelJob, folder: ModelFolder, auto: str) -> tuple[Any, Any]:
+    """A model that reads texts, and its tokenizer, on the CPU. auto: the class of transformers that loads the model."""
+    with quiet() as transformers:
         model = load_model(job, folder, getattr(transformers, auto))
         _check_reads_only(job, folder, model)
         tokenizer = _tokenizer(folder, transformers.AutoTokenizer)
     if model.config.pad_token_id is None:  # models that read the last token look for it
         model.config.pad_token_id = tokenizer.pad_token_id
-    accepted = inspect.signature(model.forward).parameters
-    takes = tuple(name for name in _INPUTS if name in tokenizer.model_input_names and name in accepted)
-    limit = _limit(job, folder, model, max_length or tokenizer.model_max_length)
-    # A copy with settings of its own.
-    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_padding()
+    return model, tokenizer
+
+
+def core_of(tokenizer: Any, limit: int, cut: str) -> Any:
+    """A copy of a tokenizer's core with settings of its own: it truncates, and does not pad.
+
+    limit: the most tokens of a text. cut: which of two texts loses the tokens beyond that.
+    """
+    core = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
+    core.no_padding()
     if limit < _UNLIMITED:
-        backend.enable_truncation(limit, strategy=cut, direction=tokenizer.truncation_side)
-    return Loaded(model, backend, takes, tokenizer.pad_token_id)
+        core.enable_truncation(limit, strategy=cut, direction=tokenizer.truncation_side)
+    return core
 
 
 @contextmanager
-def quiet(job: ModelJob) -> Iterator[Any]:
+def quiet() -> Iterator[Any]:
     """The module transformers, without the progress bars and notes that it prints while it loads."""
-    try:
-        import transformers
-    except ImportError as error:
-        raise missing(job.model.uses, ("transformers",)) from error
+    import transformers
+
     said = transformers.utils.logging
     level, bars = said.get_verbosity(), said.is_progress_bar_enabled()
     said.set_verbosity_error()
@@ -156,7 +137,7 @@ def failed(folder: ModelFolder, what: str, error: Exception) -> JobError:
     return JobError(f"model.path: transformers cannot load {what}: {type(error).__name__}: {said}")
 
 
-def _limit(job: ModelJob, folder: ModelFolder, model: Any, usual: int) -> int:
+def limit_of(job: ModelJob, folder: ModelFolder, model: Any, usual: int) -> int:
     """The most tokens of a text: what the job says, else what is usual, and never more than the model has positions."""
     most = getattr(model.config, "max_position_embeddings", None) or _UNLIMITED
     positions = getattr(getattr(model.base_model, "embeddings", None), "position_embeddings", None)

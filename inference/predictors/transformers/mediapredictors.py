@@ -85,7 +85,7 @@ class ImageModel:
         """auto: the class of transformers that loads the model."""
         self._place = device_of_job(job)
         self._uses = job.model.uses
-        with quiet(job) as transformers:
+        with quiet() as transformers:
             self._model = load_model(job, folder, getattr(transformers, auto)).to(self._place)
             self.processor = load_image_processor(folder)
         self._takes = set(inspect.signature(self._model.forward).parameters)
@@ -140,11 +140,17 @@ class ImageClassifier:
         return self._head.of(found.numpy())
 
 
+_FOUND = {
+    "labels": pa.list_(pa.string()),
+    "scores": pa.list_(pa.float32()),
+    "boxes": pa.list_(pa.list_(pa.float32(), 4)),  # left, top, right, bottom, in pixels of the image
+}
+
+
 class Detector:
     """A model that finds any number of objects in an image."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        self._types = job.model.output_types()
         self._model = ImageModel(job, folder, "AutoModelForObjectDetection")
         self._labels = self._model.config.id2label
         self._threshold = job.model.options.get("threshold", THRESHOLD)
@@ -154,21 +160,19 @@ class Detector:
         self.prepare = self._model.prepare
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
-        found: list[dict[str, list[Any]]] = [{} for _ in prepared]
+        """Call the model. Returns a list for each image by name."""
+        made: dict[str, list[Any]] = {name: [[]] * len(prepared) for name in _FOUND}
 
         def keep(rows: list[int], raw: Any) -> None:
             sizes = [(prepared[row].height, prepared[row].width) for row in rows]
             finish = self._model.processor.post_process_object_detection
             for row, each in zip(rows, finish(raw, self._threshold, sizes), strict=True):
-                found[row] = {
-                    "labels": [str(self._labels[place]) for place in each["labels"].tolist()],
-                    "scores": each["scores"].tolist(),
-                    "boxes": each["boxes"].tolist(),
-                }
+                made["labels"][row] = [str(self._labels[place]) for place in each["labels"].tolist()]
+                made["scores"][row] = each["scores"].tolist()
+                made["boxes"][row] = each["boxes"].tolist()
 
         self._model.each(prepared, keep)
-        return {name: pa.array([row[name] for row in found], kind) for name, kind in self._types.items()}
+        return {name: pa.array(made[name], kind) for name, kind in _FOUND.items()}
 
 
 WHISPER = "whisper"
@@ -179,10 +183,9 @@ class Transcriber:
     """A model of speech, as a `Predictor`."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        (self._name,) = job.model.outputs
         options = job.model.options
         device = device_of_job(job)
-        with quiet(job) as transformers:
+        with quiet() as transformers:
             model = load_model(job, folder, speech_model(transformers, folder))
             self._how = _choices(job, folder, model)
             try:
@@ -212,10 +215,10 @@ class Transcriber:
         ((name, column),) = features.few(batch, "speech-recognition", "one column of sound").items()
         return [_samples(name, value) for value in to_array(column)]
 
-    def predict(self, prepared: list[Array]) -> dict[str, Any]:
+    def predict(self, prepared: list[Array]) -> list[str]:
         """Call the model for each recording. Returns the texts."""
         with self._turn, torch.inference_mode():
-            return {self._name: [self._text(samples) for samples in prepared]}
+            return [self._text(samples) for samples in prepared]
 
     def _text(self, samples: Array) -> str:
         # Whisper goes through a longer recording by the times that it writes down between its sentences.

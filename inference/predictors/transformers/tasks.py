@@ -14,13 +14,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.arrow_types import is_list, is_number, is_text, type_name
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
-from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import Predictor, needed, versions
+from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
+from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import (
@@ -91,7 +90,7 @@ IMAGE = Rows(
 SOUND = Rows(
     takes="sound",
     fits=lambda kind: is_number_or_list(kind) and not pa.types.is_primitive(kind),
-    only="lists of samples, numbers from -1 to 1; convert this one in a preprocess",
+    only="lists of samples, numbers from -1 to 1",
     reads={"processor": True},
     counted=("transformers", "tokenizers"),
     computes="mediapredictors",
@@ -107,10 +106,6 @@ SOUND = Rows(
 )
 
 
-def _any(job: ModelJob) -> None:
-    """Check nothing: only the model knows its labels."""
-
-
 class TaskAdapter(OnTorch):
     """The `Adapter` of one task."""
 
@@ -120,41 +115,28 @@ class TaskAdapter(OnTorch):
         rows: Rows,
         predictor: str,
         options: tuple[Option, ...] = (),
-        check: Callable[[ModelJob], None] = _any,
         *,
         columns: int = 1,
         inspect: Callable[..., Any] = look,
     ) -> None:
         """about: for the list of adapters in the docs. predictor: the class in the module of `rows`, constructed with
-        the job and what `inspect` returns of the model's folder. check: of the job's options and outputs. columns: the
-        most that the model reads.
+        the job and what `inspect` returns of the model's folder. columns: the most that the model reads.
         """
         self.__doc__ = about
         self.libraries = tuple(name for name in rows.counted if name != "pillow")
+        self.counted = tuple((name,) for name in rows.counted)
         self.extra = "transformers,images" if rows is IMAGE else "transformers"
         self.options = (*rows.options, *options)
-        self._rows, self._predictor, self._check, self._inspect = rows, predictor, check, inspect
-        self._columns = columns
-
-    def check_keys(self, job: ModelJob) -> None:
-        listed = job.model.features
-        if listed is not None and job.preprocess is None and len(listed) > self._columns:
-            raise JobError(f"model.features: {len(listed)}, and the {job.model.uses} adapter takes {self._takes()}")
-        self._check(job)
-
-    def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
-        found: dict[str, str] = {}
-        for library in self._rows.counted:
-            found |= versions(job.model.uses, (library,))
-        return found
+        self._rows, self._predictor, self._columns, self._inspect = rows, predictor, columns, inspect
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
-        names, uses = job.model.features or schema.names, job.model.uses
+        names, takes = job.model.features or schema.names, self._rows.takes
         if len(names) > self._columns:
-            raise JobError(f"model.features: the {uses} adapter takes {self._takes()}; say which of {', '.join(names)}")
-        for name in names:
-            if not self._rows.fits(kind := schema.field(name).type):
-                raise JobError(f"model.features: {name!r} is {kind}, and the {uses} adapter takes {self._rows.only}")
+            most = f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
+            raise JobError(
+                f"model.features: the {job.model.uses} adapter takes {most}; say which of {', '.join(names)}"
+            )
+        features.check_types(job, schema, self._rows.fits, self._rows.only)
 
     def inspect(self, job: ModelJob, path: str) -> None:
         self._look(job, path)
@@ -163,8 +145,8 @@ class TaskAdapter(OnTorch):
         import_module("transformers")
         self._module()
 
-    def load(self, job: ModelJob, path: str | None) -> Predictor:
-        folder = self._look(job, needed(job, path))
+    def load(self, job: ModelJob, path: str) -> Predictor:
+        folder = self._look(job, path)
         predictor: Predictor = getattr(self._module(), self._predictor)(job, folder)
         return predictor
 
@@ -173,50 +155,6 @@ class TaskAdapter(OnTorch):
 
     def _module(self) -> Any:
         return import_module(f"nightjar.inference.predictors.transformers.{self._rows.computes}")
-
-    def _takes(self) -> str:
-        takes = self._rows.takes
-        return f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
-
-
-def _makes_lists(made: Mapping[str, pa.DataType]) -> Callable[[ModelJob], None]:
-    """The check of the outputs of a task that makes lists. made: their types, by their names."""
-
-    def check(job: ModelJob) -> None:
-        for name, kind in job.model.output_types().items():
-            if name not in made:
-                raise JobError(
-                    f"model.outputs: the {job.model.uses} adapter does not make {name!r}; it makes {', '.join(made)}, "
-                    "each a list" + nearest(name, made)
-                )
-            if not _alike(kind, made[name]):
-                raise JobError(f"model.outputs.{name}: it is {type_name(made[name])}, and not {kind}")
-
-    return check
-
-
-def _alike(kind: pa.DataType, made: pa.DataType) -> bool:
-    """Whether values of the type that is made can be those of another: both texts, numbers, or lists of such."""
-    if not is_list(made):
-        return is_text(kind) if is_text(made) else is_number(kind)
-    sizes = {-1, getattr(made, "list_size", -1)}
-    return is_list(kind) and getattr(kind, "list_size", -1) in sizes and _alike(kind.value_type, made.value_type)
-
-
-def _makes_one(fits: Callable[[pa.DataType], bool], what: str) -> Callable[[ModelJob], None]:
-    """The check of the outputs of a task that makes one. what: it makes, and how it is declared."""
-
-    def check(job: ModelJob) -> None:
-        (name, kind), *others = job.model.output_types().items()
-        if others or not fits(kind):
-            raise JobError(f"model.outputs: the {job.model.uses} adapter makes one output, {what.format(name=name)}")
-
-    return check
-
-
-def _check_template(job: ModelJob) -> None:
-    if job.model.options.get("template", TEMPLATE).count("{}") != 1:
-        raise JobError("model.options.template: write a sentence with one {}, where the label goes")
 
 
 FUNCTION = choice(
@@ -228,9 +166,6 @@ FUNCTION = choice(
 TEMPLATE = "This example is {}."
 THRESHOLD = 0.5
 _SAY = "what sentence-transformers' files say, else"
-_STRINGS = pa.list_(pa.string())
-_SCORES = pa.list_(pa.float32())
-_PLACES = pa.list_(pa.int32())
 
 EMBED = TaskAdapter(
     "`uses: embed`: one vector for each text, by a Hugging Face or sentence-transformers model in a folder.",
@@ -241,7 +176,6 @@ EMBED = TaskAdapter(
         flag("normalize", "vectors of length 1", f"{_SAY} `false`"),
         text("prompt", "stands before each text", "the folder's default prompt, mostly none"),
     ),
-    _makes_one(is_list, "a vector; write {{{name}: float32[384]}} with the model's own number"),
     inspect=recipe_of,
 )
 TEXT_CLASSIFICATION = TaskAdapter(
@@ -262,9 +196,6 @@ TOKEN_CLASSIFICATION = TaskAdapter(
             "`simple` joins neighbours of one label; `none` gives an entity for each token",
         ),
     ),
-    _makes_lists(
-        {"entities": _STRINGS, "labels": _STRINGS, "scores": _SCORES, "starts": _PLACES, "ends": _PLACES},
-    ),
 )
 # A model of natural language inference says for each text and label whether "This example is LABEL." follows.
 ZERO_SHOT = TaskAdapter(
@@ -280,10 +211,15 @@ ZERO_SHOT = TaskAdapter(
             least=1,
             required=True,
         ),
-        text("template", "the sentence of which the model says whether it follows", f"`{TEMPLATE}`"),
+        text(
+            "template",
+            "the sentence of which the model says whether it follows",
+            f"`{TEMPLATE}`",
+            r"((?!\{\})[\s\S])*\{\}((?!\{\})[\s\S])*",
+            "a sentence with one {}, where the label goes",
+        ),
         flag("multi_label", "each label has a score of its own; else the scores of a text are 1 together"),
     ),
-    _check_template,
 )
 IMAGE_CLASSIFICATION = TaskAdapter(
     "`uses: image-classification`: the label of each image, and its score, by a Hugging Face model in a folder.",
@@ -296,12 +232,9 @@ OBJECT_DETECTION = TaskAdapter(
     IMAGE,
     "Detector",
     (number("threshold", "objects with a lower score are left out", f"`{THRESHOLD}`", 0, 1),),
-    # A box is left, top, right, bottom, in pixels of the image.
-    _makes_lists({"labels": _STRINGS, "scores": _SCORES, "boxes": pa.list_(pa.list_(pa.float32(), 4))}),
 )
 SPEECH_RECOGNITION = TaskAdapter(
     "`uses: speech-recognition`: what is said in each recording, by a Hugging Face model in a folder.",
     SOUND,
     "Transcriber",
-    check=_makes_one(is_text, "a text; write {{{name}: string}}"),
 )

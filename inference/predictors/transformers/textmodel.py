@@ -6,6 +6,7 @@ returns in the order of the rows.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -19,9 +20,10 @@ from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.ontorch import device_of_job
-from nightjar.inference.predictors.transformers.loading import load
+from nightjar.inference.predictors.transformers.loading import core_of, limit_of, load_text_model
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 _AT_ONCE = 1024
 """Texts that go to the tokenizer together. What it returns for a token takes a hundred times the token's id."""
 
@@ -185,14 +187,19 @@ class TextModel:
         cut: str = "longest_first",
         **plain: Any,
     ) -> None:
-        """auto, max_length, cut: as in `loading.load`. plain: what `Tokeniser` does with each text."""
+        """auto: the class of transformers that loads the model. max_length: the most tokens of a text, if the job says
+        nothing; None for as many as model and tokenizer take. cut: which of two texts loses the tokens beyond that.
+        plain: what `Tokeniser` does with each text.
+        """
         self._place = device_of_job(job)
-        loaded = load(job, folder, auto, max_length, cut)
-        self._model = loaded.model.to(self._place)
-        self._takes, self._pad = loaded.takes, loaded.pad
+        model, tokenizer = load_text_model(job, folder, auto)
+        limit = limit_of(job, folder, model, max_length or tokenizer.model_max_length)
+        known = {*tokenizer.model_input_names} & {*inspect.signature(model.forward).parameters}
+        self._model, self._pad = model.to(self._place), tokenizer.pad_token_id
+        self._takes = tuple(name for name in _INPUTS if name in known)
         self._budget = _budget(job, self._place.type == "cuda")
-        self.tokenise = Tokeniser(loaded.backend, types="token_type_ids" in loaded.takes, **plain)
-        self.config = loaded.model.config
+        self.tokenise = Tokeniser(core_of(tokenizer, limit, cut), types="token_type_ids" in known, **plain)
+        self.config = model.config
         self.device = str(self._place)
 
     def run(self, tokens: Tokens, width: int, head: Head) -> torch.Tensor:

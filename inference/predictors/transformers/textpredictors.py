@@ -42,21 +42,16 @@ class Embedder(_TextPredictor):
     def __init__(self, job: ModelJob, recipe: Recipe) -> None:
         plain: dict[str, Any] = {"strip": recipe.strip, "lower": recipe.lower, "prompt": recipe.prompt}
         super().__init__(job, TextModel(job, recipe.folder, "AutoModel", max_length=recipe.max_length, **plain))
-        ((self._name, kind),) = self._types.items()
         self._pool = _POOLS[recipe.pooling]
         self._normalize = recipe.normalize
         self._width = int(self._model.config.hidden_size)
-        if pa.types.is_fixed_size_list(kind) and kind.list_size != self._width:
-            raise JobError(
-                f"model.outputs.{self._name}: the job declares {kind.list_size} numbers, and the model makes "
-                f"{self._width} of each text; write float32[{self._width}]"
-            )
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
         """Call the model. Returns the vectors."""
         if not len(prepared.lengths):
             return features.empty(self._types)
-        return {self._name: self._model.run(prepared, self._width, self._vectors)}
+        vectors = self._model.run(prepared, self._width, self._vectors).numpy()
+        return features.by_column(vectors, self._types, "the model")
 
     def _vectors(self, raw: Any, mask: torch.Tensor) -> torch.Tensor:
         vectors = self._pool(raw.last_hidden_state.float(), mask)
@@ -144,6 +139,13 @@ def _place(config: Any, folder: ModelFolder) -> int:
     )
 
 
+_MADE = {
+    "entities": pa.list_(pa.string()),
+    "labels": pa.list_(pa.string()),
+    "scores": pa.list_(pa.float32()),
+    "starts": pa.list_(pa.int32()),
+    "ends": pa.list_(pa.int32()),
+}
 _OUTSIDE = "O"
 """The label of tokens that belong to nothing."""
 
@@ -175,7 +177,7 @@ class Tagger(_TextPredictor):
         return texts, self._model.tokenise(texts)
 
     def predict(self, prepared: Any) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
+        """Call the model. Returns a list for each text by name."""
         texts, tokens = prepared
         found: list[list[tuple[int, float]]] = [[] for _ in texts]
 
@@ -185,7 +187,7 @@ class Tagger(_TextPredictor):
                 found[row] = list(zip(labels[place].tolist(), chances[place].tolist(), strict=True))
 
         self._model.each(tokens, keep)
-        made: dict[str, list[list[Any]]] = {name: [] for name in ("entities", "labels", "scores", "starts", "ends")}
+        made: dict[str, list[list[Any]]] = {name: [] for name in _MADE}
         for row, text in enumerate(texts):
             entities = list(self._entities(tokens.spans[row].tolist(), found[row]))
             made["entities"].append([text[each.start : each.end] for each in entities])
@@ -193,7 +195,7 @@ class Tagger(_TextPredictor):
             made["scores"].append([each.score / each.tokens for each in entities])
             made["starts"].append([each.start for each in entities])
             made["ends"].append([each.end for each in entities])
-        return {name: pa.array(made[name], kind) for name, kind in self._types.items()}
+        return {name: pa.array(made[name], kind) for name, kind in _MADE.items()}
 
     def _entities(self, spans: list[list[int]], found: list[tuple[int, float]]) -> Iterator[_Entity]:
         """The entities of a text. Neighbours of one label are one entity, unless the later one begins anew ("B-").

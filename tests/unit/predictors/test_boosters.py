@@ -442,7 +442,6 @@ def test_keys_that_mean_nothing_to_them_are_refused(
     ("library", "options", "sentence"),
     [
         (LIGHTGBM, {"raw_score": "yes"}, r"raw_score: write true or false, not 'yes'"),
-        (LIGHTGBM, {"pred_leaf": True, "raw_score": True}, r"pred_leaf: leaves have no raw score"),
         (LIGHTGBM, {"num_iteration": 0}, r"num_iteration: write a number of trees from 1 on, not 0"),
         (LIGHTGBM, {"num_iteration": True}, r"num_iteration: write a number of trees from 1 on, not True"),
         (XGBOOST, {"output_margin": 1}, r"output_margin: write true or false, not 1"),
@@ -459,8 +458,18 @@ def test_values_of_options_that_make_no_sense_are_refused(
 
 
 def test_more_rounds_than_the_model_has_are_refused_when_it_is_loaded(tmp_path: Path) -> None:
-    job = saved(tmp_path, XGBOOST, train_xgboost(FRAME[NUMBERS], TARGET), options={"iteration_range": [0, 9]})
-    with pytest.raises(JobError, match=r"^model\.options\.iteration_range: the model has 8 rounds$"):
+    model = train_xgboost(FRAME[NUMBERS], TARGET)
+    for rounds in ([0, 9], [6, 5]):
+        job = saved(tmp_path, XGBOOST, model, options={"iteration_range": rounds})
+        with pytest.raises(JobError, match=r"^model\.options\.iteration_range: .*, and the model has 8 rounds; write"):
+            load_scorer(model_job(job), job.models[0].path)
+
+
+def test_leaves_have_no_raw_score(tmp_path: Path) -> None:
+    job = saved(
+        tmp_path, LIGHTGBM, train_lightgbm(FRAME[NUMBERS], TARGET), options={"pred_leaf": True, "raw_score": True}
+    )
+    with pytest.raises(JobError, match=r"^model\.options\.pred_leaf: leaves have no raw score"):
         load_scorer(model_job(job), job.models[0].path)
 
 

@@ -237,7 +237,7 @@ def test_a_missing_extra_says_which_to_install(tmp_path: Path, monkeypatch: pyte
     job = saved(tmp_path / "m.keras", image_net())
     monkeypatch.setitem(sys.modules, "keras", None)  # as Python has it of a module that is not there
     with pytest.raises(JobError, match=r"needs keras; install it: pip install 'nightjar-batch\[keras\]'$"):
-        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
+        load_scorer(model_job(job), job.models[0].path)
 
 
 def test_what_counts_beyond_job_and_file_are_keras_and_torch(tmp_path: Path) -> None:

@@ -188,7 +188,7 @@ def test_text_reaches_an_input_of_text(tmp_path: Path) -> None:
         scored(job, pa.table({"x": [1.0], "country": [1.0]}))
 
 
-NO_TEXT = "feature 'country' has a null, and a tensor of texts has none"
+NO_TEXT = "feature 'country' has a null, and input 'country' of the model takes text"
 
 
 @pytest.mark.parametrize("size", [8, 1], ids=["together", "alone"])
@@ -483,7 +483,7 @@ def test_a_missing_extra_says_which_to_install(tmp_path: Path, monkeypatch: pyte
     job = saved(tmp_path, matmul())
     monkeypatch.setitem(sys.modules, "onnxruntime", None)  # as Python has it of a module that is not there
     with pytest.raises(JobError, match=r"needs onnxruntime; install it: pip install 'nightjar-batch\[onnx\]'$"):
-        adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
+        load_scorer(model_job(job), job.models[0].path)
     assert adapter_of(model_job(job)).devices() == ""
 
 

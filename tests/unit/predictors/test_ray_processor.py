@@ -162,4 +162,4 @@ def test_code_of_the_models_folder_runs_only_if_the_job_trusts_it(tmp_path: Path
 def test_the_extra_that_is_missing_is_one_that_exists(tmp_path: Path) -> None:
     asked = job(tmp_path)
     with pytest.raises(JobError, match=r"the ray\.data\.llm adapter needs vllm; .*'nightjar-batch\[vllm\]'$"):
-        raise missing(asked.models[0].uses, ("vllm",))
+        raise missing(asked.models[0].uses, "vllm")

@@ -363,7 +363,7 @@ def test_the_version_that_scores_counts_and_is_named_when_it_changes(
 def test_a_missing_extra_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     job = saved(tmp_path, LinearRegression().fit(NUMBERS, TWO))
     monkeypatch.setitem(sys.modules, "skops", None)  # as Python has it of a module that is not there
-    with pytest.raises(JobError, match=r"needs scikit-learn and skops; install them: pip install 'nightjar-batch\[skl"):
+    with pytest.raises(JobError, match=r"needs skops; install it: pip install 'nightjar-batch\[sklearn\]'$"):
         load_scorer(model_job(job), job.models[0].path)
 
 

@@ -134,7 +134,9 @@ def test_the_model_path_goes_to_a_constructor_that_takes_it(make_job: MakeJob) -
 
 
 def test_a_constructor_without_path_makes_model_path_an_error(make_job: MakeJob) -> None:
-    with pytest.raises(JobError, match=r"model\.path: mine:Predictor takes no keyword `path`; add it to __init__"):
+    with pytest.raises(
+        JobError, match=r"model\.options, with model\.path as `path`: mine:Predictor cannot .* argument 'path'"
+    ):
         load_scorer(model_job(make_job(RAY_DOCS, path="m")), "/m")
 
 
