@@ -31,22 +31,33 @@ _AT_ONCE = 8
 _MAX_ROUNDS = 100
 
 
-def refresh(storage: Storage, output: str, job: str, date: str | None = None) -> str:
+def refresh(
+    storage: Storage,
+    output: str,
+    job: str,
+    date: str | None = None,
+    *,
+    now: Snapshot | None = None,
+    behind: bool = False,
+) -> str:
     """Update `latest/` and `dates/` to the newest snapshot. Returns what could not be done and why, for a note.
 
-    job: its name. date: a night to update even if it has not changed, because it may just have been swept.
+    job: its name. date: a night to update even if it has not changed, because it may just have been swept. now: the
+    newest snapshot, if it was read already. behind: do nothing if the folders say that they show the newest snapshot.
     """
     try:
-        return _refresh(storage, output, job, {date} if date else set())
+        return _refresh(storage, output, job, {date} if date else set(), now, behind)
     except (StorageError, JobError) as error:
         return f"latest/ and dates/ could not be written, the next command does it: {error}"
 
 
-def _refresh(storage: Storage, output: str, job: str, dates: set[str]) -> str:
-    now = publish.newest(storage, output)
+def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snapshot | None, behind: bool) -> str:
+    now = now or publish.newest(storage, output)
     if not now.number:
         return ""
     shown = _shown(storage, output, now)
+    if behind and not dates and shown == now:
+        return ""
     for _ in range(_MAX_ROUNDS):
         places = _Places(storage, output, job, now, now.nights())
         with ThreadPoolExecutor(_AT_ONCE) as pool:

@@ -113,29 +113,31 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
         Held: A later revision of the run was published meanwhile.
         Fenced: Another writer continues this publication.
     """
-    storage = writer.ledger.storage
+    storage, below = writer.ledger.storage, None
     for _ in range(_MAX_TRIES):
         intent = writer.state.intent
         if intent is not None:
             published = intent.published
-            if _try(storage, output, intent.number, run_id, published):
+            if _try(storage, output, below, intent.number, run_id, published):
                 writer.append([PublishedAs(intent.number)])
                 return intent.number
-        below = numbers(storage, output)
-        writer.append([Intent(below[-1] + 1 if below else 1, published)])
+        below = newest(storage, output)
+        writer.append([Intent(below.number + 1, published)])
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
 
 
-def _try(storage: Storage, output: str, number: int, run_id: str, published: Published) -> bool:
-    """Create snapshot `number`, or find that an earlier try did; False if another run has this number."""
+def _try(storage: Storage, output: str, below: Snapshot | None, number: int, run_id: str, published: Published) -> bool:
+    """Create snapshot `number`, or find that an earlier try did; False if another run has this number.
+
+    below: the snapshot that it builds on; None for an intent that was found: nothing was read for it yet. Nothing can
+    appear below a number that was free.
+    """
     origin = Origin("publish", run_id, published.revision)
-    known = numbers(storage, output)
+    known = numbers(storage, output) if below is None else []
     if number in known:
         there = snapshot(storage, output, number)
     else:
-        # Nothing can appear below a number that was free.
-        below = [each for each in known if each < number]
-        before = snapshot(storage, output, below[-1]) if below else Snapshot(0)
+        before = below or newest_below(storage, output, number)
         shown = before.runs.get(run_id)
         if shown is not None and shown.revision > published.revision:
             raise Held(
@@ -148,6 +150,12 @@ def _try(storage: Storage, output: str, number: int, run_id: str, published: Pub
 def shown(storage: Storage, output: str, run_id: str) -> Published | None:
     """The revision of this run that readers see now; None if they see none."""
     return newest(storage, output).runs.get(run_id)
+
+
+def newest_below(storage: Storage, output: str, number: int) -> Snapshot:
+    """The snapshot that `number` builds on."""
+    below = [n for n in numbers(storage, output) if n < number]
+    return snapshot(storage, output, below[-1]) if below else Snapshot(0)
 
 
 def numbers(storage: Storage, output: str) -> list[int]:

@@ -129,13 +129,13 @@ def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snaps
     for snapshot in request.scoring.snapshots:
         keep(request.storage, request.output, snapshot)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    if newest is None:
-        return None, publish.newest(request.storage, request.output)
-    if finish_publication(request, newest):
-        # If this fails now, the run's publication does it and says so.
-        latest_view.refresh(request.storage, request.output, request.job.name, request.date)
-        commit_tables(request)
-    return newest, None
+    settled = newest is not None and finish_publication(request, newest)
+    now = publish.newest(request.storage, request.output) if newest is None else None
+    # An earlier command may have published and ended before this. If it fails now, this run's publication reports it.
+    date = request.date if settled else None
+    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
+    commit_tables(request)
+    return newest, now
 
 
 def _preflight(engine: Engine, spec: WorkerSpec, made: Plan, writer: LedgerWriter) -> Loaded:

@@ -6,8 +6,8 @@ gets its events when a pass ends.
 What is asked more than once, is asked because it may have changed since. Of each shard a worker looks twice at its file
 (`stat input`: changed while it was read?) and, but for the first look of all, twice at the ledger (`list ledger`: was
 this run replaced?). Preflight reads rows that are read again to be scored (`open input`). `list publications` comes
-before the intent, before the new snapshot, after it, and when `latest/` was written: is there a newer one? What stands
-in `latest/` and `dates/` is read before it is written (`read places`): nothing is rewritten that is right.
+before the new snapshot, after it, and when `latest/` was written: is there a newer one? What stands in `latest/` and
+`dates/` is read before it is written (`read places`): nothing is rewritten that is right.
 """
 
 from __future__ import annotations
@@ -124,8 +124,8 @@ FIRST = {
         "create success": 1,
         "leftovers revision": 1,
         "list ledger": 1,
-        "list parts": 4,
-        "list publications": 4,
+        "list parts": 5,
+        "list publications": 3,
         "read ledger": 15,
         "read manifest": 1,
         "read places": 7,
@@ -154,11 +154,14 @@ AGAIN = {
         "create run record": 1,
         "delete probe": 1,
         "list ledger": 1,
+        "list publications": 1,
         "read ledger": 10,
         "read manifest": 1,
         "read owner": 1,
+        "read places": 1,
         "read plan": 1,
         "read probe": 1,
+        "read publications": 1,
         "read run record": 1,
         "read success": 1,
         "stat snapshot": 1,
@@ -169,7 +172,7 @@ AGAIN = {
     },
     "publish": {
         "delete not begun": 1,
-        "list parts": 1,
+        "list parts": 2,
         "list publications": 3,
         "read manifest": 1,
         "read places": 7,
@@ -198,11 +201,14 @@ CONTINUED = {
         "create run record": 1,
         "delete probe": 1,
         "list ledger": 16,
+        "list publications": 1,
         "open input": 8,
         "read ledger": 7,
         "read owner": 1,
+        "read places": 1,
         "read plan": 1,
         "read probe": 1,
+        "read publications": 1,
         "read run record": 1,
         "read success": 1,
         "stat input": 14,
@@ -225,8 +231,8 @@ CONTINUED = {
         "create success": 1,
         "leftovers revision": 1,
         "list ledger": 1,
-        "list parts": 4,
-        "list publications": 4,
+        "list parts": 5,
+        "list publications": 3,
         "read ledger": 23,
         "read manifest": 1,
         "read places": 7,
