@@ -219,7 +219,7 @@ def _said(found: RunsCompared, lines: int) -> str:
     if len(found.columns) > lines:
         said.append(f"{len(found.columns) - lines:,} more columns: --lines {len(found.columns)}")
     said += [
-        f"the columns of {run} were not described: write `profile` into the job, and score it again"
+        f"the columns of {run} were not described, or by another version: write `profile` into the job and score again"
         for run in found.undescribed
     ]
     said += [

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes, type_name
-from nightjar.inference.errors import JobError, Missing
+from nightjar.inference.errors import Damaged, JobError, Missing
 from nightjar.inference.history.joinkeys import NOT_CARRIED, check_columns, check_kinds
 from nightjar.inference.history.joins import Pairing, RunRows
 from nightjar.inference.history.movement import Movement, OutputMoved, incomparable, kind_of
@@ -20,6 +21,7 @@ from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.drift import Drift, compare_columns
 from nightjar.inference.metrics.figures import Figures, Slice, SliceFigures
+from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output.nights import Files, blocks, deleted, night_of
 from nightjar.inference.output.revisions import revision_in, run_folder
 from nightjar.inference.output.visibility import published_before
@@ -53,8 +55,9 @@ class FigureCompared:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
     """Two runs: before, and now. columns: as of `compare_columns`. undescribed: the runs whose columns were not
-    described, so that none is compared. drawn: run → its rows that are described, where these were drawn out of more.
-    rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if nobody asked for it.
+    described, or by another version, so that none is compared. drawn: run → its rows that are described, where these
+    were drawn out of more. rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if
+    nobody asked for it.
     """
 
     job: str
@@ -97,11 +100,11 @@ def _without_rows(request: RunRequest, runs: Sequence[tuple[str, Manifest]]) -> 
     """The figures and columns of two runs: before, and now; each with its name."""
     storage, output, (before, now) = request.storage, request.output, runs
     uris = [revision_in(output, run, each.revision) for run, each in runs]
-    profiles = [
-        (read_profile(storage, uri, each.profile), run, each)
-        for uri, (run, each) in zip(uris, runs, strict=True)
-        if each.profile
-    ]
+    profiles = list[tuple[Profile, str, Manifest]]()
+    for uri, (run, each) in zip(uris, runs, strict=True):
+        with suppress(Damaged):  # another version wrote it
+            if each.profile:
+                profiles.append((read_profile(storage, uri, each.profile), run, each))
     metrics = [by_latest(storage, uri, each.metrics) for uri, (_, each) in zip(uris, runs, strict=True)]
     compared = compare_columns(profiles[0][0], profiles[1][0]) if len(profiles) == 2 else []
     one, other = (_figures(each, found) for (_, each), found in zip(runs, metrics, strict=True))
@@ -114,7 +117,7 @@ def _without_rows(request: RunRequest, runs: Sequence[tuple[str, Manifest]]) -> 
             *_slices(*metrics),
         ),
         columns=tuple(replace(each, groups=()) for each in compared),
-        undescribed=tuple(run for run, each in runs if not each.profile),
+        undescribed=tuple(run for run, each in runs if run not in [described for _, described, _ in profiles]),
         drawn={run: profile.rows for profile, run, each in profiles if profile.rows < each.totals.rows_out},
     )
 

@@ -34,7 +34,7 @@ SILENT = "silent"
 """The state of a run whose process, on another machine, gives no sign of life: gone, or hanging."""
 
 WAITING = "waiting"
-"""The state of a run that has no ledger yet, because it waits for its input or for its turn."""
+"""The state of a run that has no ledger yet, because it waits for its input."""
 
 UNREADABLE = "unreadable"
 """The state of a run in a list if one of its files cannot be read: damaged, of a newer version, or refused."""

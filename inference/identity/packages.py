@@ -228,7 +228,7 @@ Versions = Mapping[str, str]
 """Distribution → its version."""
 
 States = dict[str, tuple[str, ...]]
-"""Distribution → the versions with which a run scored, in the order in which they came."""
+"""Distribution → the versions that the preflights of a run have loaded, in the order in which they came."""
 
 
 def loaded_packages() -> dict[str, str]:

@@ -19,7 +19,7 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.parts import DATA, checksum, epoch_of, stem_of
+from nightjar.inference.output.parts import DATA, STATES, checksum, epoch_of, stem_of
 from nightjar.inference.output.revisions import RevisionFile, is_finished, read_verified, revision_in, run_folder
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Files:
     """The exact files of a published night, in input order. They are never rewritten, so that a reader reads one run,
-    whatever is published meanwhile. Without a `run_id` nothing can be read, and `problem` says why.
+    whatever is published meanwhile. If nothing can be read, or a table cannot show it, `problem` says why.
 
     publication: the output's newest one at that moment. manifest: its URI. folder: the URI of the revision. parts: name
     (relative to `folder`), rows, size and checksum of each data file. data: the folder with the data files and nothing
@@ -189,11 +189,12 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
 
 
 def sweep_late(storage: Storage, night: Files) -> str:
-    """Delete the files in the folder of a night's data that a worker wrote and that are none of its parts: one that was
-    cut off may finish a write after the sweep. Returns a sentence if there were any.
+    """Delete the files in the folders of a night's data and states that a worker wrote and that are of none of its
+    parts: one that was cut off may finish a write after the sweep. Returns a sentence if there were any.
     """
     named = set(map(stem_of, night.parts["name"].to_pylist()))
-    files = [file.uri for file in storage.list(night.data)] if night.data else []
+    folders = [night.data, join(night.folder, STATES)] if night.data else []
+    files = [file.uri for folder in folders for file in storage.list(folder)]
     late = [uri for uri in files if stem_of(uri) not in named and epoch_of(uri) is not None]
     if not late:
         return ""

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
-from nightjar.inference.errors import AuditFailed, ShardsFailed, StorageError, TakenBack, Unanswered
+from nightjar.inference.errors import AuditFailed, RunFailed, ShardsFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.plan import Discovery, Plan
@@ -98,24 +98,27 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             evidence = replace(evidence, called=answers(request, _night(request, audited, shown)))
             writer.check()
         results = gates.evaluate(gates_of(job), evidence)
-        _check_kept(request)
         watch.turn_to("manifest")
-        identity = identity_of(request, discovery.schema)
-        published, shards = write_manifest(
-            job,
-            request.run_id,
-            request.date,
-            scored.revision,
-            identity,
-            writer,
-            uri,
-            table,
-            audited,
-            shown,
-            results,
-            rescored,
-            discovery.left_out,
-        )
+        try:
+            _check_kept(request)
+            published, shards = write_manifest(
+                job,
+                request.run_id,
+                request.date,
+                scored.revision,
+                identity_of(request, discovery.schema),
+                writer,
+                uri,
+                table,
+                audited,
+                shown,
+                results,
+                rescored,
+                discovery.left_out,
+            )
+        except (StorageError, RunFailed):
+            gates.enforce(results)  # whoever is called must learn first what the gates found
+            raise
         gates.enforce(results)
         question = _ask(request, writer, published, results)
         verdict = Verdict(published, writer.epoch, results, shown, shards, question=question)

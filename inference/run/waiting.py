@@ -202,8 +202,9 @@ def keeping(request: RunRequest) -> Iterator[Callable[[str], None]]:
     try:
         yield keep
     finally:
-        if kept:
-            with suppress(StorageError):
+        with suppress(StorageError):
+            # Another process that waits for this run may have written the file since.
+            if kept and (told := waits(request)) is not None and told.holder == holder:
                 request.storage.delete([uri])
 
 

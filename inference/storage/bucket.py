@@ -186,9 +186,9 @@ class BucketStorage:
             self._retried(which, lambda: obstore.delete(self._once, [self._key(uri) for uri in uris]))
         except Missing:
             # GCS and Azure report an object that does not exist; whether the others were deleted is unknown.
-            if len(uris) > 1:
-                for uri in uris:
-                    self.delete([uri])
+            if half := len(uris) // 2:
+                self.delete(uris[:half])
+                self.delete(uris[half:])
 
     def copy(self, source: str, target: str) -> None:
         self._retried(source, lambda: obstore.copy(self._once, self._key(source), self._key(target)))

@@ -19,14 +19,16 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from faults import FaultyStorage, pause, tear
+from faults import FaultyStorage, fail, pause, tear
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import (
     AuditFailed,
     Denied,
+    GateFailed,
     JobError,
     NightjarError,
     ShardsFailed,
+    StorageError,
 )
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.output import publications as publish
@@ -451,3 +453,15 @@ class TestInput:
         assert again.scored.progress.reused_shards == 6
         left = [] if how == "deleted" else list(range(100_000, 102_000))
         assert own.published(NIGHT)["id"].tolist() == list(range(6000)) + left
+
+
+def test_a_storage_that_refuses_the_manifest_hides_no_gate_that_refuses_the_night(tmp_path: Path) -> None:
+    """Whoever is called learns of the gate first; of a night that passes, that the manifest could not be kept."""
+    away = FaultyStorage(LakeStorage(), [fail("create", "*/manifest-*", None, StorageError("the manifest is refused"))])
+    lake = Lake(tmp_path).ready(checks=[{"rows": {"max": 8000}}])
+    with pytest.raises(StorageError, match="the manifest is refused"):
+        lake.run(engine=LOCAL, storage=away)
+    lake.write_job(checks=[{"column": "score", "max": 1}])
+    with pytest.raises(GateFailed) as refused:
+        lake.run(engine=LOCAL, storage=away)
+    assert [gate.name for gate in refused.value.gates if not gate.passed] == ["score.max"]
