@@ -155,7 +155,7 @@ def test_both_take_each_framework(framework: str) -> None:
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_both_judge_each_option_alike(framework: str) -> None:
     """Values of every kind, for every option of every adapter: some are taken and some are not, by both."""
-    texts = ["", "any", "mean", "net:build", "http://here/v1"]
+    texts = ["", "any", "mean", "net:build", "http://here/v1", "about {}"]
     prices = [{"input_mtok": 1, "output_mtok": 0.5}]
     values = [True, 0, 1, 7, 0.5, -1, *texts, [], ["a"], ["a", "a"], ["a", "b"], [0, 5], {}, {"a": 1}, *prices]
     for option in options_of(framework):
