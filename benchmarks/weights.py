@@ -10,14 +10,11 @@ When all have scored, so that all weights were read, the kernel's figures of eac
 - *private*: pages that no other process uses.
 - *of the file*: those of its pages that are the model's file, mapped into memory. Weights that are not among them are
   copies of the process's own.
-
-With `--ray KIND` a whole night follows, run by `nightjar run --json` on Ray, which reports the same figures.
 """
 
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import shutil
 import subprocess
@@ -30,7 +27,6 @@ from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
 
-from nightjar_job import nightjar
 from report import table
 from run import HERE, say
 from weights_models import KINDS
@@ -170,7 +166,6 @@ def main() -> None:
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument("--megabytes", type=int, default=500, help="of the weights")
     parser.add_argument("--work", type=Path, help="where the models are made; default: a temporary folder")
-    parser.add_argument("--ray", choices=KINDS, help="also run a night with this kind on Ray")
     parser.add_argument("--actor", nargs=2, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.actor:
@@ -185,9 +180,6 @@ def main() -> None:
                 continue
             work = Path(root) / kind
             body.append(measure(kind, work, given.megabytes * 10**6))
-            if kind == given.ray:
-                shutil.rmtree(work / "out", ignore_errors=True)
-                say(f"{kind} on Ray: {json.dumps(nightjar(work / 'job.yaml', Path(root) / 'prefect')['engine'])}")
             shutil.rmtree(work)
     print(table(HEAD, body))
     print("\nmegabytes; RSS and the others of each of four: the median of the four")

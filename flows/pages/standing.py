@@ -21,6 +21,7 @@ from nightjar.inference.history.run_status import (
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.waiting import waits
 
 _FAILURES = 20
 """The most failed shards that `status` names; it also has the number of all."""
@@ -50,14 +51,16 @@ def status(request: RunRequest) -> RunStatus:
         return replace(known, commands=commands)
     if known.failed_shards > _FAILURES:
         commands["more"] = about.command("show", *request.words, "--lines", str(known.failed_shards))
-    progress = newest.state.progress
+    progress, openers = newest.state.progress, newest.state.openers
+    # A command that continues the run may wait for its input.
+    waiting = map(str, filter(None, [waits(request, openers[-1][1].at if openers else "")]))
     return replace(
         known,
         commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
         warnings=tuple(found.warnings),
-        notes=(*found.notes, *found.unread),
+        notes=(*waiting, *found.notes, *found.unread),
     )
 
 

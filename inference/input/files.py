@@ -179,9 +179,8 @@ def _unmarked(storage: Storage, place: str) -> Iterator[Entry]:
 
 def _is_of(source: Source, given: Input, uri: str) -> bool:
     """Whether a file may be of the format that the job names."""
-    if not source.suffixes or uri.lower().endswith((*source.suffixes, *source.plain)):
-        return True
-    return not given.own and format_of(uri) is None
+    ends = uri.lower().endswith
+    return not source.suffixes or ends(source.suffixes) or ends(source.plain) or not (given.own or format_of(uri))
 
 
 def _merged(given: Input, files: Callable[[str], Iterator[Entry]]) -> Iterator[tuple[str, Entry]]:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, Self
+from typing import Annotated, Any, Self, TypeVar
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -47,6 +47,8 @@ from nightjar.inference.job.sections import (
     listed_twice,
 )
 from nightjar.inference.messages import listed, nearest
+
+C = TypeVar("C")
 
 MOST_MODELS = 16
 """The most models of a job: a receipt says of each which micro-batches its memory allows."""
@@ -185,7 +187,7 @@ class Job(Section):
 
     @model_validator(mode="after")
     def _checked_answers_are_given(self) -> Self:
-        keys = [f"checks[{index}]" for index, check in enumerate(self.checks) if isinstance(check, AnswersCheck)]
+        keys = list(self.checks_of(AnswersCheck))
         if keys and not self.streams:
             asked = [uses for uses, framework in FRAMEWORKS.items() if framework.streams]
             raise ValueError(f"{keys[0]}.answers: is for language models (model.uses: {listed(asked, 'or')})")
@@ -194,9 +196,8 @@ class Job(Section):
     @model_validator(mode="after")
     def _metrics_have_a_label(self) -> Self:
         labelled = self.label is not None or self.late_labels is not None
-        for index, check in enumerate(self.checks):
-            if isinstance(check, MetricCheck):
-                check.check_given(f"checks[{index}]", labelled, self.evaluation.task, self.accumulators)
+        for key, check in self.checks_of(MetricCheck).items():
+            check.check_given(key, labelled, self.evaluation.task, self.accumulators)
         prediction, outputs = self.evaluation.prediction, self.output_types()
         if prediction is not None and prediction not in outputs:
             raise ValueError(
@@ -312,10 +313,13 @@ class Job(Section):
         placed = {"input": self.input.at(filled), "output": self.output.at(filled)}
         return self.with_paths(filled).model_copy(update=placed)
 
+    def checks_of(self, kind: type[C]) -> dict[str, C]:
+        """The checks of one kind, by key: `checks[2]`."""
+        return {f"checks[{at}]": check for at, check in enumerate(self.checks) if isinstance(check, kind)}
+
     def calls(self) -> dict[str, str]:
         """The user's functions that judge the night, "module:name" by key: `checks[2].call`. None of them scores."""
-        checks = enumerate(self.checks if self.judged else ())
-        return {f"checks[{index}].call": check.call for index, check in checks if isinstance(check, CallCheck)}
+        return {f"{key}.call": check.call for key, check in self.checks_of(CallCheck).items() if self.judged}
 
     def counting(self) -> dict[str, str]:
         """The user's classes that give figures of the rows, by key: `accumulators.lift`. None of them scores."""

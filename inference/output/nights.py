@@ -19,7 +19,7 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.parts import DATA, STATES, checksum, epoch_of, stem_of
+from nightjar.inference.output.parts import DATA, STATES, epoch_of, stem_of
 from nightjar.inference.output.revisions import RevisionFile, is_finished, read_verified, revision_in, run_folder
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
@@ -165,15 +165,13 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
     Raises:
         JobError, Missing: as of `published`.
     """
-    shards = json.loads(read_verified(storage, output, entry)).get("shards")
+    manifest = join(output, entry.manifest)
+    shards = json.loads(read_verified(storage, manifest, entry.checksum)).get("shards")
     if shards is None:
-        raise JobError(f"{join(output, entry.manifest)}: names no list of shards; restore it")
+        raise JobError(f"{manifest}: names no list of shards; restore it")
     listed = of_json(RevisionFile, shards)
     folder = revision_in(output, run, entry.revision)
-    file = join(folder, listed.file)
-    raw = storage.read(file)
-    if checksum(raw) != listed.checksum:
-        raise JobError(f"{file}: not the file that was published; restore it")
+    raw = read_verified(storage, join(folder, listed.file), listed.checksum)
     data = join(folder, DATA) if is_finished(storage, run_folder(output, run), entry.revision) else None
     return Files(
         storage,
@@ -181,7 +179,7 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
         run,
         entry.date,
         entry.revision,
-        join(output, entry.manifest),
+        manifest,
         folder,
         outcomes.data_files(raw),
         data,

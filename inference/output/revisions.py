@@ -17,7 +17,6 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
-from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import (
     DATA,
@@ -250,13 +249,13 @@ class RevisionFile:
     size: int
 
 
-def read_verified(storage: Storage, output: str, published: Published) -> bytes:
-    """The manifest of a published revision, checked against the snapshot.
+def read_verified(storage: Storage, file: str, expected: str) -> bytes:
+    """A file of a published revision. expected: its checksum, by the snapshot or the manifest.
 
     Raises:
         JobError: it is not the file that was published.
     """
-    raw = storage.read(join(output, published.manifest))
-    if checksum(raw) != published.checksum:
-        raise JobError(f"{join(output, published.manifest)}: not the manifest that was published; restore it")
+    raw = storage.read(file)
+    if checksum(raw) != expected:
+        raise JobError(f"{file}: not the file that was published; restore it")
     return raw

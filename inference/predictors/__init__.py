@@ -82,6 +82,9 @@ def check_keys(job: Job) -> None:
     for each in model_jobs(job):
         with naming(each):
             _check_keys(each)
+    uses = [each.model.uses for each in model_jobs(job) if adapter_of(each).cpu_only]
+    if job.resources.gpus > 0 and len(uses) == len(job.models):
+        raise JobError(f"resources.gpus: the {uses[0]} adapter computes on the CPU; write gpus: 0")
 
 
 def _check_keys(job: ModelJob) -> None:
@@ -126,8 +129,10 @@ def load_scorer(job: ModelJob, model_path: str | None) -> Scorer:
     with nullcontext() if job.model.framework is OWN else seldom_collected():
         try:
             adapter.warm()
-        except ImportError as error:
+        except ModuleNotFoundError as error:
             raise missing(job.model.uses, (error.name or str(error)).partition(".")[0]) from error
+        except ImportError as error:
+            raise JobError(f"model.uses: {job.model.uses} cannot be loaded: {error}") from error
         predictor = adapter.load(job, model_path or "")
     made = StreamingScorer if isinstance(predictor, Requests) else Scorer
     return made(job, preprocessor, predictor, adapter.reads_arrow)

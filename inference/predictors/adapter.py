@@ -55,6 +55,8 @@ class Adapter:
     """The keys that `model.options` may have; None for any, where the user's code takes them."""
     reads_arrow = True
     """Predictors get Tables and never write into them. Others get copies, as batches in the job's format."""
+    cpu_only = False
+    """Models can use no GPU."""
     scratch: tuple[str, ...] = ()
     """How the paths of the files begin that the framework makes for itself while it computes."""
 
@@ -139,12 +141,6 @@ def adapter_of(job: ModelJob) -> Adapter:
 def frameworks() -> Iterator[Adapter]:
     """Every framework's adapter."""
     return (framework.adapter() for framework in FRAMEWORKS.values())
-
-
-def check_cpu(job: ModelJob) -> None:
-    """Check that the model is given no GPU, where the adapter cannot use one. Beside other models, these may use it."""
-    if job.resources.gpus > 0 and not job.model.name:
-        raise JobError(f"resources.gpus: the {job.model.uses} adapter computes on the CPU; write gpus: 0")
 
 
 def check_trusted(job: ModelJob, what: str, instead: str) -> None:

@@ -170,9 +170,7 @@ def _check_profiled(job: Job, names: Sequence[str]) -> None:
     """
     known = {*job.output_types(), *names}
     asked = {} if isinstance(job.profile.columns, str) else {"profile": job.profile.columns}
-    for index, check in enumerate(job.checks):
-        if isinstance(check, DriftCheck):
-            asked[f"checks[{index}].drift"] = check.columns
+    asked |= {f"{key}.drift": check.columns for key, check in job.checks_of(DriftCheck).items()}
     for key, columns in asked.items():
         for name in columns:
             if name not in known:

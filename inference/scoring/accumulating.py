@@ -4,7 +4,7 @@ state. Whatever goes wrong with one costs its figures, and no row and no shard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,7 +106,7 @@ def try_all(spec: WorkerSpec, table: pa.Table) -> dict[str, tuple[str, ...]]:
     found = {}
     for name in spec.job.accumulators:
         # A whole `stall_s` would outlast that of preflight's own step, which began before, and would blame the model.
-        answer = _answer(spec, _try, name, table, share=0.5)
+        answer = _answer(spec, _try, name, table, share=0.5 / len(spec.job.accumulators))
         if isinstance(answer, str):
             raise JobError(f"{answer}. It is given the columns {', '.join(table.column_names)}")
         found[name] = answer
@@ -128,9 +128,6 @@ def columns_of(job: Job, names: Sequence[str]) -> list[str]:
 BLOCK_SHARDS = 64
 """The most shards that one process counts."""
 
-_States = Mapping[str, bytes | str]
-"""Accumulator → its state of some shards, empty without any; a text says why there is none."""
-
 
 def accumulated(
     each: Callable[..., Iterator[Any]], spec: WorkerSpec, table: pa.Table, block: int = BLOCK_SHARDS
@@ -140,15 +137,16 @@ def accumulated(
     each: as `Engine.each`. table: the run's `outcomes.OUTCOMES`. block: the most shards of a block.
     """
     blocks = [list(outcomes.lines(table.slice(at, block))) for at in range(0, max(1, table.num_rows), block)]
-    states: list[_States] = []
-    for found in each(partial(_of_block, spec), blocks, spec.job, "accumulators"):
+    pieces = [(name, lines) for name in spec.job.accumulators for lines in blocks]
+    states = list[bytes | str]()
+    for found in each(partial(_of_block, spec), pieces, spec.job, "accumulators"):
         if found is None:
             yield None
         else:
             states.append(found)
     figures = {}
-    for name, uses in spec.job.accumulators.items():
-        of_blocks = [each[name] for each in states]
+    for at, (name, uses) in enumerate(spec.job.accumulators.items()):
+        of_blocks = states[at * len(blocks) : (at + 1) * len(blocks)]
         failed = next((state for state in of_blocks if isinstance(state, str)), None)
         values = failed or _answer(spec, _merge, name, of_blocks)
         said = ({}, values) if isinstance(values, str) else (values, None)
@@ -156,8 +154,10 @@ def accumulated(
     yield figures
 
 
-def _of_block(spec: WorkerSpec, lines: list[dict[str, Any]]) -> _States:
-    return {name: _answer(spec, _count, name, lines) for name in spec.job.accumulators}
+def _of_block(spec: WorkerSpec, piece: tuple[str, list[dict[str, Any]]]) -> bytes | str:
+    """The state of an accumulator over a block, empty without any; a text says why there is none."""
+    state: bytes | str = _answer(spec, _count, *piece)
+    return state
 
 
 def _count(spec: WorkerSpec, kind: Kind, lines: Sequence[dict[str, Any]]) -> Iterator[bytes | str | None]:

@@ -188,13 +188,13 @@ def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
 
 def _check_figures(job: Job, figures: Mapping[str, tuple[str, ...]]) -> None:
     """Check that the accumulators give the figures that checks name. figures: of each accumulator."""
-    for index, check in enumerate(job.checks):
-        if not isinstance(check, MetricCheck) or not (name := accumulator_of(check.metric)):
+    for key, check in job.checks_of(MetricCheck).items():
+        if not (name := accumulator_of(check.metric)):
             continue
         known = [f"{name}.{each}" for each in figures[name]]
         if check.metric not in known:
             raise JobError(
-                f"checks[{index}].metric: {job.accumulators[name]} gives no {check.metric}, but {listed(known, 'and')}"
+                f"{key}.metric: {job.accumulators[name]} gives no {check.metric}, but {listed(known, 'and')}"
                 f"{nearest(check.metric, known)}"
             )
 

@@ -75,7 +75,7 @@ class PreparingWorker(Worker):
         for job, step, size in zip(model_jobs(self.spec.job), self._opened.loaded, self._sizes, strict=True):
             if job.preprocess is None:
                 continue
-            found, unpicklable = list[Batch](), ""
+            found, unpicklable = list[Batch](), list[str]()
             table = joined.table.select(list(model_columns(job, self.spec.schema)))
             for piece in micro_batches(table, size, skipped):
                 if weight >= PARCEL_BYTES:
@@ -94,12 +94,12 @@ class PreparingWorker(Worker):
                 try:
                     pickled = Pickled(content)
                 except OutputInvalid as error:
-                    unpicklable = str(error)
+                    unpicklable.append(str(error))
                     continue
                 found.append(Batch(piece.rows, pickled))
                 weight += pickled.size
-            if unpicklable and not found:
-                raise JobError(unpicklable)
+            if len(unpicklable) > 1 and not found:  # of a single batch, one row may be to blame: the actor finds it
+                raise JobError(unpicklable[0])
             shipped[job.model.name] = found
         self.at = running.at_rows(pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)

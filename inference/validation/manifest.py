@@ -129,7 +129,8 @@ def read_manifest(storage: Storage, output: str, published: Published) -> Manife
     Raises:
         JobError: it is not the file that was published, or another version wrote it.
     """
-    return manifest_of(read_verified(storage, output, published), join(output, published.manifest))
+    file = join(output, published.manifest)
+    return manifest_of(read_verified(storage, file, published.checksum), file)
 
 
 def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
@@ -140,9 +141,7 @@ def read_profile(storage: Storage, uri: str, kept: RevisionFile) -> Profile:
         Damaged: Another version wrote it.
     """
     file = join(uri, kept.file)
-    raw = storage.read(file)
-    if checksum(raw) != kept.checksum:
-        raise JobError(f"{file}: not the file that was published; restore it")
+    raw = read_verified(storage, file, kept.checksum)
     try:
         return Profile.from_bytes(raw)
     except ValueError as error:

@@ -87,8 +87,7 @@ class Each(Protocol):
 
 def unique_checks(job: Job) -> dict[str, tuple[str, ...]]:
     """The columns of each check on keys, by the check's key in the job."""
-    found = ((f"checks[{at}].unique", check) for at, check in enumerate(job.checks if job.judged else ()))
-    return {key: check.unique for key, check in found if isinstance(check, UniqueCheck)}
+    return {f"{key}.unique": check.unique for key, check in job.checks_of(UniqueCheck).items() if job.judged}
 
 
 class KeyNotes:

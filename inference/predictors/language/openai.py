@@ -23,7 +23,7 @@ from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError,
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, number, text, whole
 from nightjar.inference.messages import clip, counted, hide
-from nightjar.inference.predictors.adapter import Predictor, check_cpu
+from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, COST, FORMS, LanguageModel, prompt_of
 from nightjar.inference.predictors.language.requests import Requests
@@ -35,6 +35,7 @@ class OpenAI(LanguageModel):
 
     libraries = ("openai",)
     extra = "openai"
+    cpu_only = True
     options = (
         text("url", "where the endpoint is", "required", "https?://.+", "a URL, as http://host:8000/v1", required=True),
         text("served_model", "the model's name there", "required", required=True),
@@ -47,7 +48,6 @@ class OpenAI(LanguageModel):
     )
 
     def check_keys(self, job: ModelJob) -> None:
-        check_cpu(job)
         options = job.model.options
         url = urlsplit(options["url"])
         if "@" in url.netloc or url.query:

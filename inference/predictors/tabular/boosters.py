@@ -27,7 +27,6 @@ from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors.adapter import (
     Adapter,
     Predictor,
-    check_cpu,
 )
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
@@ -125,6 +124,8 @@ class Booster:
 class BoosterAdapter(Adapter):
     """The `Adapter` of one library."""
 
+    cpu_only = True
+
     def __init__(self, extra: str, booster: type[Booster], import_library: Callable[[], Any]) -> None:
         self.extra = extra
         self._import_library = import_library
@@ -133,9 +134,6 @@ class BoosterAdapter(Adapter):
         self.options = (*booster.options, BATCH_FORMAT)
         self.__doc__ = booster.__doc__
         self._booster = booster
-
-    def check_keys(self, job: ModelJob) -> None:
-        check_cpu(job)
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
         features.check_types(job, schema, features.is_number_or_text, "numbers and categories only")

@@ -27,8 +27,8 @@ from nightjar.inference.predictors.adapter import (
     SHARED_BYTES,
     Adapter,
     Predictor,
-    check_cpu,
     check_trusted,
+    missing,
 )
 from nightjar.inference.predictors.arrays import Array, is_frame, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
@@ -50,10 +50,8 @@ class Sklearn(Adapter):
     libraries = ("scikit-learn", "skops")
     counted = (libraries[:1],)
     extra = "sklearn"
+    cpu_only = True
     options = _OPTIONS
-
-    def check_keys(self, job: ModelJob) -> None:
-        check_cpu(job)
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         tops = {name.partition(".")[0] for name in _trusted(job)} - {"sklearn"}
@@ -77,7 +75,8 @@ class Sklearn(Adapter):
                 raise JobError(f"model.path: {job.model.path} is not a skops file; {_HOW}")
 
     def warm(self) -> None:
-        import skops.io  # noqa: F401 (the import itself is the purpose)
+        with suppress(ImportError):  # a trusted pickle does without it
+            import skops.io  # noqa: F401 (the import itself is the purpose)
 
     def load(self, job: ModelJob, path: str) -> Predictor:
         self.inspect(job, path)
@@ -96,7 +95,10 @@ def _trusted(job: ModelJob) -> list[str]:
 
 def _load(job: ModelJob, path: str) -> Any:
     """Load a model if every type in its file is trusted. path: the local copy; messages name the job's path."""
-    from skops import io
+    try:
+        from skops import io
+    except ModuleNotFoundError as error:
+        raise missing(job.model.uses, "skops") from error
 
     named, trusted = job.model.path, _trusted(job)
     try:

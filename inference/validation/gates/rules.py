@@ -249,9 +249,8 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
             raise JobError(
                 f"{gate.key}: asks for numbers, but {gate.column!r} is {kind}; remove it, or check another column"
             )
-    for index, check in enumerate(job.checks):
-        if isinstance(check, DriftCheck):
-            _check_drift(check, f"checks[{index}]", types)
+    for key, check in job.checks_of(DriftCheck).items():
+        _check_drift(check, key, types)
 
 
 def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) -> None:

@@ -261,7 +261,7 @@ def test_a_latest_night_that_somebody_changed_is_shown_to_nobody(output: Placed)
     for _ in range(2):
         assert f"latest cannot show the run '{NIGHT}'" in output.refresh()
     assert not Path(output.uri, "latest/data").is_symlink()
-    with pytest.raises(duckdb.Error, match="not the manifest that was published"):
+    with pytest.raises(duckdb.Error, match="not the file that was published"):
         read_view(Path(output.uri, "latest"))
     manifest.write_bytes(kept)
     assert output.refresh(NIGHT) == ""

@@ -305,7 +305,7 @@ def test_a_manifest_that_was_changed_is_not_what_was_published(output: str) -> N
     published(output, "2026-11-19")
     place = Path(output, entry("2026-11-19").manifest)
     place.write_text("{}")
-    with pytest.raises(JobError, match="not the manifest that was published; restore it"):
+    with pytest.raises(JobError, match="not the file that was published; restore it"):
         read_manifest(LakeStorage(), output, now(output).runs["2026-11-19"])
 
 
@@ -563,7 +563,7 @@ def test_the_files_of_a_publication_are_those_its_snapshot_vouches_for(tmp_path:
     manifest.write_bytes(b"{}")
     with pytest.raises(JobError) as refused:
         night_of(made.storage, made.uri, 0, NIGHT, entry)
-    assert str(refused.value) == f"{manifest}: not the manifest that was published; restore it"
+    assert str(refused.value) == f"{manifest}: not the file that was published; restore it"
     with pytest.raises(JobError) as refused:
         night_of(made.storage, made.uri, 0, NIGHT, replace(entry, checksum=checksum(b"{}")))
     assert str(refused.value) == f"{manifest}: names no list of shards; restore it"

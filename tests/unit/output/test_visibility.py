@@ -115,7 +115,7 @@ def test_a_night_whose_manifest_was_damaged_is_not_shown_again(output: str) -> N
     entry = publish.newest(LakeStorage(), output).runs["2026-11-18"]
     visibility.unpublish(LakeStorage(), output, "2026-11-18")
     Path(output, entry.manifest).write_text("{}")
-    with pytest.raises(JobError, match="not the manifest that was published; restore it"):
+    with pytest.raises(JobError, match="not the file that was published; restore it"):
         visibility.republish(LakeStorage(), output, "2026-11-18")
     assert "2026-11-18" not in seen(output)
 

@@ -125,7 +125,7 @@ def test_a_night_whose_files_were_removed_is_passed_over_and_one_that_was_change
     night(tmp_path, "2026-11-18", 18).unlink()
     assert last(tmp_path, "2026-11-19") == ("2026-11-17", "2026-11-17", 17)
     night(tmp_path, "2026-11-19", 19).write_text("{}")
-    with pytest.raises(JobError, match="not the manifest that was published"):
+    with pytest.raises(JobError, match="not the file that was published"):
         last(tmp_path, "2026-11-20")
 
 
@@ -222,7 +222,7 @@ def test_a_check_of_ones_own_is_given_the_last_night_as_its_manifest_has_it(tmp_
     night(tmp_path, "2026-11-17", 5)
     partial = json.dumps(found).encode()
     manifest.write_bytes(partial)
-    with pytest.raises(JobError, match="not the manifest that was published"):
+    with pytest.raises(JobError, match="not the file that was published"):
         night_before(LakeStorage(), job, "2026-11-19")
     entry = Published(1, "runs/trial/r1/manifest-000001.json", checksum(partial), "2026-11-18")
     snapshot = publish.newest(LakeStorage(), str(tmp_path))
