@@ -22,8 +22,8 @@ from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 
 from nightjar.inference.engine import RAY
-from nightjar.inference.environ import held
 from nightjar.inference.errors import ClusterError, JobError, NightjarError
+from nightjar.inference.process import held
 from nightjar.inference.run.request import RunRequest, make_request
 
 if TYPE_CHECKING:

@@ -21,8 +21,8 @@ from nightjar.flows.reports import Launched
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed
-from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.process import seldom_collected
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import was_published
 

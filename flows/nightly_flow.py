@@ -36,10 +36,10 @@ from nightjar.flows.prefect_api.server import expect_failures
 from nightjar.flows.reports import FinishedRun
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
-from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
+from nightjar.inference.process import seldom_collected
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
 from nightjar.inference.run.publishing import publish_run, unanswered, validate
 from nightjar.inference.run.request import RunRequest, fixed

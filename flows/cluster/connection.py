@@ -43,9 +43,9 @@ from nightjar.flows.cluster.tasks import (
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import alive
 from nightjar.inference.engine.ray.warming import warmed
-from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError, ClusterLost
 from nightjar.inference.job.model import Job
+from nightjar.inference.process import environment
 from nightjar.inference.run.lease import Succession
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.scoring import memory

@@ -23,10 +23,10 @@ import psutil
 import ray
 
 from nightjar.flows.cluster.internals import in_folder, loopback, new_token, nobody_else, temporary_folder
-from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.privatefiles import OTHERS, create_private
+from nightjar.inference.process import environment
 
 _RAISED = (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError)
 

@@ -18,8 +18,8 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.flows.cluster import local
 from nightjar.inference.errors import ClusterLost, NightjarError
-from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.ledger.holders import has_ended
+from nightjar.inference.process import seldom_collected
 from nightjar.inference.run.lease import Succession, taken_over
 
 T = TypeVar("T")

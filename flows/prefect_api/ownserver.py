@@ -27,8 +27,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from nightjar.inference.errors import ClusterError
-from nightjar.inference.garbage import collect_seldom
 from nightjar.inference.privatefiles import private_text
+from nightjar.inference.process import collect_seldom
 
 if TYPE_CHECKING:
     from prefect.settings.legacy import Setting

@@ -25,8 +25,8 @@ from prefect.settings import (
 
 from nightjar.flows.prefect_api.api import ask_api
 from nightjar.flows.prefect_api.ownserver import PrefectApi
-from nightjar.inference.environ import environment, held
 from nightjar.inference.errors import ClusterError, NightjarError
+from nightjar.inference.process import environment, held
 
 _EVENT_TRIES = 2
 """How often an event is sent again if the API does not take it. From the fourth time on Prefect waits before each."""

@@ -42,9 +42,9 @@ from nightjar.flows.serving.deploy import (
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import LOCAL, Place, pages_of, place
 from nightjar.inference.engine import check_name
-from nightjar.inference.environ import environment
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
+from nightjar.inference.process import environment
 
 _ASK_S = 10.0
 """Seconds between two requests to an API that is away."""

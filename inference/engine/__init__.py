@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager, closing
 
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import JobError
@@ -38,11 +38,6 @@ def check_name(name: str) -> None:
         raise JobError(f"--engine {name!r}: choose one of {', '.join(ENGINES)}" + nearest(name, ENGINES))
 
 
-@contextmanager
-def opened(name: str) -> Iterator[Engine]:
+def opened(name: str) -> AbstractContextManager[Engine]:
     """Open an engine for one step of a run."""
-    engine = ENGINES[name]()
-    try:
-        yield engine
-    finally:
-        engine.close()
+    return closing(ENGINES[name]())

@@ -263,7 +263,9 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
 
     known = partial(_known, unread)
     written = state.intent or state.question
-    file = written.published.manifest if written else f"manifest-{_judged(newest):06d}.json"
+    # The gates of the last command that scored or validated count.
+    judged = max((epoch for epoch, _ in scorers(state)), default=0)
+    file = written.published.manifest if written else f"manifest-{judged:06d}.json"
     file = join(request.output if written else newest.uri, file)
     manifest = found.manifest if written else known(lambda: _unpublished(storage, file))
     metrics = manifest.metrics if manifest else None
@@ -322,11 +324,6 @@ def _unpublished(storage: Storage, file: str) -> Manifest | None:
         return manifest_of(storage.read(file), file)
     except Missing:
         return None
-
-
-def _judged(newest: revs.Revision) -> int:
-    """The epoch of the last command that scored or validated, whose gates count. 0 if there is none."""
-    return max((epoch for epoch, _ in scorers(newest.state)), default=0)
 
 
 def _kept_gates(line: RunLine) -> tuple[GateResult, ...]:

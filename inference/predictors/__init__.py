@@ -7,7 +7,6 @@ from contextlib import nullcontext, suppress
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError
-from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
@@ -17,6 +16,7 @@ from nightjar.inference.predictors import batches
 from nightjar.inference.predictors.adapter import adapter_of, missing, naming
 from nightjar.inference.predictors.language.requests import Requests, StreamingScorer
 from nightjar.inference.predictors.scorer import Preprocessor, Scorer
+from nightjar.inference.process import seldom_collected
 
 __all__ = [
     "Preprocessor",

@@ -19,8 +19,8 @@ from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from nightjar.inference.environ import held
 from nightjar.inference.errors import AlreadyExists, Transient
+from nightjar.inference.process import held
 from nightjar.inference.storage.protocol import ANYBODY, Forwarding
 
 if TYPE_CHECKING:

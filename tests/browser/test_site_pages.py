@@ -17,8 +17,8 @@ from nightjar.flows.prefect_api.ownserver import passwords
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import LOCAL, pages_of, place
 from nightjar.inference import engine
-from nightjar.inference.environ import environment
 from nightjar.inference.errors import Unanswered
+from nightjar.inference.process import environment
 from support import NIGHT, Lake
 
 pytestmark = [pytest.mark.system, pytest.mark.browser]

@@ -25,11 +25,11 @@ import yaml
 import steps as run
 from forked import COMMAND_S
 from nightjar.inference.engine import RAY
-from nightjar.inference.environ import environment
 from nightjar.inference.input.plan import Plan, discover
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import published
+from nightjar.inference.process import environment
 from nightjar.inference.run.request import RunRequest, make_request
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage

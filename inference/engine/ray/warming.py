@@ -14,8 +14,8 @@ import ray
 import ray.exceptions
 
 from nightjar.inference import predictors
-from nightjar.inference.garbage import seldom_collected
 from nightjar.inference.job.model import Job
+from nightjar.inference.process import seldom_collected
 
 if TYPE_CHECKING:
     from nightjar.inference.scoring.preflight import Outcome

@@ -20,7 +20,6 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 from packaging.version import Version
 
-from nightjar.inference.environ import environment
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.adapter import Predictor
@@ -29,6 +28,7 @@ from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.filling import Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.ontorch import OnTorch, device_of_job, fill_tensor
+from nightjar.inference.process import environment
 
 if TYPE_CHECKING:
     import torch

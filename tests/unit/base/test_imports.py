@@ -88,8 +88,7 @@ ORDER = {
         "errors",
         "messages",
         "stopwatch",
-        "garbage",
-        "environ",
+        "process",
         "privatefiles",
     ),
     "flows": (

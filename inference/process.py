@@ -1,4 +1,4 @@
-"""How often Python looks for garbage while much is imported.
+"""Settings of this process that hold for a while: variables, and how often Python looks for garbage.
 
 What is imported stays, but Python looks through it again and again while more comes: that is a sixth of the time that a
 model's framework, Ray and Prefect take to import.
@@ -7,11 +7,41 @@ model's framework, Ray and Prefect take to import.
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import os
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import TypeVar
+
+T = TypeVar("T")
 
 _MANY = 100_000
 """The new objects after which Python looks for garbage among them, in place of 700 or 2,000: some 20 MB."""
+
+
+@contextmanager
+def held(variable: ContextVar[T], value: T) -> Iterator[None]:
+    """Give the variable this value in this context; afterwards it has the one of before."""
+    token = variable.set(value)
+    try:
+        yield
+    finally:
+        variable.reset(token)
+
+
+@contextmanager
+def environment(variables: Mapping[str, str]) -> Iterator[None]:
+    """Set variables in this context, for what reads them when it is imported, and for processes that start in it."""
+    before = {name: os.environ.get(name) for name in variables}
+    os.environ.update(variables)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                os.environ.pop(name, None)
+            else:
+                os.environ[name] = value
 
 
 def collect_seldom() -> None:

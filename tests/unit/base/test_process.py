@@ -12,7 +12,7 @@ import pytest
 from modeljobs import model_job
 from nightjar.inference import predictors
 from nightjar.inference.errors import JobError
-from nightjar.inference.garbage import seldom_collected
+from nightjar.inference.process import seldom_collected
 from support import Lake
 
 
@@ -37,7 +37,7 @@ def test_it_is_as_before_when_two_threads_leave_it_in_the_order_in_which_they_ca
 COUNTS = """
 import gc
 from contextlib import nullcontext
-from nightjar.inference.garbage import seldom_collected
+from nightjar.inference.process import seldom_collected
 
 before = sum(each["collections"] for each in gc.get_stats())
 with {how}():
