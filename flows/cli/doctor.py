@@ -53,9 +53,9 @@ def _versions() -> Finding:
             wrong.append(f"{wanted.name} {version(wanted.name)} (wants {wanted.specifier})")
     shown = ", ".join(f"{name} {version(name)}" for name in (*_SHOWN, *_libraries()))
     found = f"nightjar {version('nightjar-batch')} on Python {platform.python_version()}; {shown}"
-    if not wrong:
-        return Finding("versions", True, found)
-    return Finding("versions", False, f"{found}; not supported: {', '.join(wrong)}", "pip install -c constraints.txt .")
+    if wrong:
+        found += f"; not supported: {', '.join(wrong)}"
+    return Finding("versions", not wrong, found, "pip install -c constraints.txt ." if wrong else "")
 
 
 def _libraries() -> Iterator[str]:
@@ -96,7 +96,6 @@ def _memory() -> Finding:
         shared = shutil.disk_usage("/dev/shm").total
         found += f", {shared / 2**30:.1f} GiB /dev/shm"
         if shared < _SHM_BYTES:
-            return Finding(
-                "memory", False, found, "give the container more: docker run --shm-size, or shm_size in compose"
-            )
+            remedy = "give the container more: docker run --shm-size, or shm_size in compose"
+            return Finding("memory", False, found, remedy)
     return Finding("memory", disk.free > 2**30, found, "" if disk.free > 2**30 else "free some space in /tmp")

@@ -57,10 +57,8 @@ def model_columns(job: ModelJob, schema: pa.Schema) -> tuple[str, ...]:
         key, named = adapter_of(job).named(job)
     for name in named:
         if name not in schema.names:
-            raise JobError(
-                f"{key}: {name!r} is not a column of the input"
-                + (nearest(name, set(schema.names)) or f"; it has {', '.join(schema.names)}")
-            )
+            known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
+            raise JobError(f"{key}: {name!r} is not a column of the input{known}")
     if named:
         return named
     # Where every column is carried, that says nothing about which ones the model is to see.

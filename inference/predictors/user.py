@@ -56,11 +56,14 @@ class _Called:
 
 ADAPTER = Own()
 
+_MAKING = threading.Lock()
+"""Two threads that prepare batches must not make a loop each."""
+
 
 @cache
-def event_loop() -> asyncio.AbstractEventLoop:
-    """The process's only one, in a thread of its own, as in Ray Data's actors: what the user's code started in it, as
-    an engine that schedules requests, goes on between two batches.
+def _loop() -> asyncio.AbstractEventLoop:
+    """One for all of the user's code, in a thread of its own, as in Ray Data's actors: what that started in it, as an
+    engine that schedules requests, goes on between two batches.
     """
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, daemon=True, name="nightjar-async").start()
@@ -76,7 +79,9 @@ def _called(function: BatchFunction, batch: Any) -> Any:
 
 
 def _result(running: Coroutine[Any, Any, Any]) -> Any:
-    return asyncio.run_coroutine_threadsafe(running, event_loop()).result()
+    with _MAKING:
+        loop = _loop()
+    return asyncio.run_coroutine_threadsafe(running, loop).result()
 
 
 def _pieces(pieces: AsyncIterator[Any]) -> Generator[Any, None, None]:

@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from nightjar.inference.errors import (
     GateFailed,
@@ -24,10 +24,11 @@ from nightjar.inference.input.files import matching_files
 from nightjar.inference.input.listing import input_folder, there
 from nightjar.inference.job.input import Wait
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.endings import Ended, of_error, utc
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead, this_holder
+from nightjar.inference.messages import counted
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import encode
 from nightjar.inference.run.request import RunRequest
@@ -72,10 +73,12 @@ def awaited(storage: Storage, job: Job) -> Awaited | None:
         folder = next((each for each in folders if not _is_there(storage, each, until)), None)
         if folder is None:
             return None
-        return Awaited(job.input.wait, f"{until} in {folder}", _counted(_files(storage, job)))
+        return Awaited(job.input.wait, f"{until} in {folder}", f"{counted(_files(storage, job), 'file')} there")
     files = _files(storage, job)
     what = "a file" if until == 1 else f"{until:,} files"
-    return Awaited(job.input.wait, f"{what} in {job.input.shown}", _counted(files)) if files < until else None
+    if files >= until:
+        return None
+    return Awaited(job.input.wait, f"{what} in {job.input.shown}", f"{counted(files, 'file')} there")
 
 
 def await_input(
@@ -145,10 +148,6 @@ def _files(storage: Storage, job: Job) -> int:
     return sum(1 for _ in matching_files(storage, job))
 
 
-def _counted(files: int) -> str:
-    return f"{files:,} file{'' if files == 1 else 's'} there"
-
-
 _WAITS = "waits.json"
 
 SILENT_S = 1800.0
@@ -165,21 +164,17 @@ class Waits:
     """What it waits for."""
     holder: Holder
     """The process, and since when it waits."""
-    seen: str = field(default="", metadata=SELDOM)
+    seen: str
     """The process's last sign of life, in UTC, as ISO 8601."""
 
     @property
     def silent(self) -> bool:
         """Whether the process, on another machine, gives no sign of life."""
-        return bool(self.seen) and not can_be_asked(self.holder) and self.seen < utc(-SILENT_S / 3600)
+        return not can_be_asked(self.holder) and self.seen < utc(-SILENT_S / 3600)
 
     def __str__(self) -> str:
-        gone = (
-            f"; no sign of life of it since {self.seen}: it is gone, or does not reach the output"
-            if self.silent
-            else ""
-        )
-        return f"{self.sentence} ({self.holder}){gone}"
+        gone = f"; no sign of life of it since {self.seen}: it is gone, or does not reach the output"
+        return f"{self.sentence} ({self.holder}){gone if self.silent else ''}"
 
 
 @contextmanager

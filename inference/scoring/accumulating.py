@@ -154,10 +154,9 @@ def accumulated(
     yield figures
 
 
-def _of_block(spec: WorkerSpec, piece: tuple[str, list[dict[str, Any]]]) -> bytes | str:
+def _of_block(spec: WorkerSpec, piece: tuple[str, list[dict[str, Any]]]) -> Any:
     """The state of an accumulator over a block, empty without any; a text says why there is none."""
-    state: bytes | str = _answer(spec, _count, *piece)
-    return state
+    return _answer(spec, _count, *piece)
 
 
 def _count(spec: WorkerSpec, kind: Kind, lines: Sequence[dict[str, Any]]) -> Iterator[bytes | str | None]:

@@ -13,7 +13,6 @@ import asyncio
 import os
 import random
 import time
-import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -27,7 +26,6 @@ from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, CUT, EMBEDDINGS, KEY_ENV, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, COST, FORMS, LanguageModel, prompt_of
 from nightjar.inference.predictors.language.requests import Requests
-from nightjar.inference.predictors.user import event_loop
 
 
 class OpenAI(LanguageModel):
@@ -167,7 +165,7 @@ class Endpoint(Requests):
         self._faults = (openai.APIError, ValueError, NoAnswer)  # a time-out is one of the first
         timeout = options.get("timeout_s", TIMEOUT_S)
         self._client = openai.AsyncOpenAI(base_url=self._url, api_key=_key(options), max_retries=0, timeout=timeout)
-        weakref.finalize(self, _close, self._client).atexit = False  # by then its connections end anyway
+        self._closing.append(self._client.close)
 
     def _body(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What every request has."""
@@ -289,11 +287,6 @@ class Endpoint(Requests):
         if choice.message.content is None:
             return _answer(chat, choice, "", refusal=_why_none(choice.finish_reason, choice.message.refusal))
         return _answer(chat, choice, choice.message.content)
-
-
-def _close(client: Any) -> None:
-    """Have a client closed that is not used any more."""
-    asyncio.run_coroutine_threadsafe(client.close(), event_loop())
 
 
 def _first(found: Any, name: str) -> Any:

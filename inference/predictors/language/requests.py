@@ -1,14 +1,17 @@
 """Predictors that ask for one row at a time: requests of several batches are underway at once, under one bound.
 
-All requests run in the process's event loop. A batch is done when its last row is; meanwhile the rows of the next batch
-take the places that are free. So no batch waits for the slowest row of the one before.
+All requests run in one event loop, which has a thread of its own: the user's async code would hold them up where it
+computes. A batch is done when its last row is; meanwhile the rows of the next batch take the places that are free. So
+no batch waits for the slowest row of the one before.
 """
 
 from __future__ import annotations
 
 import asyncio
+import threading
+import weakref
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,7 +24,6 @@ from nightjar.inference.predictors.arrays import is_frame, to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.scorer import Scorer, normalise
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.user import event_loop
 from nightjar.inference.records import NO_USAGE, Usage
 
 _LOOK_S = 0.5
@@ -67,6 +69,11 @@ class Requests(ABC):
         self._columns, self._key = columns, key
         self._outputs = tuple(job.model.outputs)
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
+        self._loop = asyncio.new_event_loop()
+        self._closing: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        """What is done in the loop when this predictor is not used any more. It must not refer to it."""
+        threading.Thread(target=_run, args=(self._loop, self._closing), daemon=True, name="nightjar-requests").start()
+        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
 
     @abstractmethod
     def request(self, row: dict[str, Any]) -> Any:
@@ -131,7 +138,7 @@ class Requests(ABC):
 
     def submit(self, prepared: list[Any]) -> Future[Answered]:
         """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
-        return asyncio.run_coroutine_threadsafe(self._batch(prepared), event_loop())
+        return asyncio.run_coroutine_threadsafe(self._batch(prepared), self._loop)
 
     def _request(self, row: dict[str, Any]) -> Any:
         try:
@@ -170,6 +177,14 @@ class Requests(ABC):
             return self.read(request, answer), _usage_of(answer)
         except OutputInvalid as error:
             return error, replace(_usage_of(answer), failed=1)
+
+
+def _run(loop: asyncio.AbstractEventLoop, closing: Sequence[Callable[[], Coroutine[Any, Any, None]]]) -> None:
+    """Run the loop until it is stopped, and leave nothing open."""
+    loop.run_forever()
+    for close in closing:
+        loop.run_until_complete(close())
+    loop.close()
 
 
 class StreamingScorer(Scorer):
