@@ -33,13 +33,7 @@ from nightjar.flows.pages import artifacts, reportfiles
 from nightjar.flows.pages.advice import tables_behind
 from nightjar.flows.pages.ending import asking_page
 from nightjar.flows.reports import DecisionMade, FinishedRun
-from nightjar.inference.errors import (
-    ClusterError,
-    Held,
-    NightjarError,
-    Rejected,
-    Unanswered,
-)
+from nightjar.inference.errors import ClusterError, Held, NightjarError, Rejected, Unanswered
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.records import as_line

@@ -16,14 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nightjar.flows.cli import looking, publishing, running, scheduling, trying
-from nightjar.flows.cli.options import (
-    EXIT_INTERRUPTED,
-    EXIT_USAGE,
-    emit_problem,
-    emitted,
-    err,
-    say,
-)
+from nightjar.flows.cli.options import EXIT_INTERRUPTED, EXIT_USAGE, emit_problem, emitted, err, say
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
 EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""

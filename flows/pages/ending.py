@@ -25,12 +25,7 @@ from nightjar.flows.pages.wording import (
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult
-from nightjar.inference.errors import (
-    JobError,
-    NightjarError,
-    StorageError,
-    TakenBack,
-)
+from nightjar.inference.errors import JobError, NightjarError, StorageError, TakenBack
 from nightjar.inference.history.night import RunNow, look
 from nightjar.inference.history.run_status import marked, overruled, shown_instead, warnings
 from nightjar.inference.history.run_tables import worded

@@ -12,12 +12,7 @@ from nightjar.flows.pages.wording import describe, fact_lines, late_table, named
 from nightjar.flows.reports import RunListed, RunStatus
 from nightjar.inference.errors import StorageError
 from nightjar.inference.history.night import look
-from nightjar.inference.history.run_status import (
-    UNREADABLE,
-    RunFigures,
-    RunLine,
-    Standing,
-)
+from nightjar.inference.history.run_status import UNREADABLE, RunFigures, RunLine, Standing
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.records import as_line
 from nightjar.inference.run.request import RunRequest, make_request
@@ -53,14 +48,14 @@ def status(request: RunRequest) -> RunStatus:
         commands["more"] = about.command("show", *request.words, "--lines", str(known.failed_shards))
     progress, openers = newest.state.progress, newest.state.openers
     # A command that continues the run may wait for its input.
-    waiting = map(str, filter(None, [waits(request, openers[-1][1].at if openers else "")]))
+    waiting = waits(request, openers[-1][1].at if openers else "")
     return replace(
         known,
         commands=commands,
         holder=str(newest.state.holder) if newest.state.holder else None,
         summary=describe(progress, running=known.state == "running") if progress.shards else "not planned yet",
         warnings=tuple(found.warnings),
-        notes=(*waiting, *found.notes, *found.unread),
+        notes=(*([str(waiting)] if waiting else []), *found.notes, *found.unread),
     )
 
 

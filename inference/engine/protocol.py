@@ -17,14 +17,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.child import WorkLost
-from nightjar.inference.scoring.preflight import (
-    Loaded,
-    Outcome,
-    PreflightSteps,
-    Ready,
-    loaded_by,
-    preflight_steps,
-)
+from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, Ready, loaded_by, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.audit import Audited

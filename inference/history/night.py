@@ -41,12 +41,7 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights
 from nightjar.inference.validation.gates import GateResult
-from nightjar.inference.validation.manifest import (
-    Manifest,
-    manifest_of,
-    read_manifest,
-    read_profile,
-)
+from nightjar.inference.validation.manifest import Manifest, manifest_of, read_manifest, read_profile
 
 MAX_NIGHTS = 30
 """The most earlier nights of a trend: a month. Each costs a request to the storage."""

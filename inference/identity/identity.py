@@ -20,13 +20,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.code import Code, find_code, find_objects
 from nightjar.inference.identity.packages import Package, distribution, package_at, package_of
-from nightjar.inference.identity.snapshots import (
-    NOTHING,
-    Snapshot,
-    names,
-    take,
-    take_model,
-)
+from nightjar.inference.identity.snapshots import NOTHING, Snapshot, names, take, take_model
 from nightjar.inference.input.sources.protocol import binding
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs, scoring_keys

@@ -20,14 +20,7 @@ from dataclasses import asdict, dataclass, field
 from functools import reduce
 from pathlib import Path
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    JobError,
-    Missing,
-    RunFailed,
-    StorageError,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.locations import Reach
 from nightjar.inference.storage.protocol import ANYBODY, Storage, is_local, join

@@ -17,13 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nightjar.inference.errors import JobError, Missing, ModelChanged, StorageError
-from nightjar.inference.identity.snapshots import (
-    CHUNK_BYTES,
-    File,
-    Snapshot,
-    hash_of,
-    inside,
-)
+from nightjar.inference.identity.snapshots import CHUNK_BYTES, File, Snapshot, hash_of, inside
 from nightjar.inference.storage.locations import is_registered
 from nightjar.inference.storage.protocol import Storage, is_local
 

@@ -15,12 +15,7 @@ import pyarrow as pa
 from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import JobError, Missing, SchemaMismatch
 from nightjar.inference.messages import nearest
-from nightjar.inference.storage.protocol import (
-    Entry,
-    Storage,
-    is_local,
-    join,
-)
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, join
 
 _FOLDERS = 64
 """Up to this number of folders, a pattern's folders are listed one by one; beyond it, one listing of all is faster."""

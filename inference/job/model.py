@@ -14,22 +14,10 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from nightjar.inference.arrow_types import not_told_apart
-from nightjar.inference.job.checks import (
-    AnswersCheck,
-    Approval,
-    CallCheck,
-    Check,
-    ColumnCheck,
-    DriftCheck,
-    MetricCheck,
-)
+from nightjar.inference.job.checks import AnswersCheck, Approval, CallCheck, Check, ColumnCheck, DriftCheck, MetricCheck
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.label_sections import (
-    Accumulators,
-    Evaluating,
-    LateLabels,
-)
+from nightjar.inference.job.label_sections import Accumulators, Evaluating, LateLabels
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model_sections import Model, NamedModel, Preprocess
 from nightjar.inference.job.resources import Cost, Resources

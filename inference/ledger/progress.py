@@ -9,17 +9,7 @@ from itertools import zip_longest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
-from nightjar.inference.records import (
-    NO_COUNTS,
-    NO_USAGE,
-    NOTHING_SPENT,
-    Counts,
-    Failed,
-    Receipt,
-    Spent,
-    Usage,
-    least,
-)
+from nightjar.inference.records import NO_COUNTS, NO_USAGE, NOTHING_SPENT, Counts, Failed, Receipt, Spent, Usage, least
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,15 +18,7 @@ from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.parts import (
-    DATA,
-    STATES,
-    checksum,
-    epoch_of,
-    files_of,
-    part_name,
-    stem_of,
-)
+from nightjar.inference.output.parts import DATA, STATES, checksum, epoch_of, files_of, part_name, stem_of
 from nightjar.inference.records import Part, Receipt
 from nightjar.inference.storage.protocol import Storage, join, read_control
 

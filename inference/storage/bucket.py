@@ -18,13 +18,7 @@ import pyarrow as pa
 from obstore import exceptions as sdk
 from obstore.store import AzureStore, GCSStore, S3Store
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    Missing,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.protocol import ANYBODY, Entry, Names
 from nightjar.inference.storage.retrying import PART, RetryPolicy, opened, settling

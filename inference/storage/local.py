@@ -19,13 +19,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    Missing,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, join, local_version
 
 if TYPE_CHECKING:

@@ -22,13 +22,7 @@ from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output.parts import (
-    STATES_KEY,
-    DataPart,
-    expect,
-    read_data,
-    read_metrics,
-)
+from nightjar.inference.output.parts import STATES_KEY, DataPart, expect, read_data, read_metrics
 from nightjar.inference.output.quarantine import prove_nulls, quarantined, read_quarantine
 from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
 from nightjar.inference.storage.protocol import Storage

@@ -17,14 +17,7 @@ from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import newest_revision, revision_in, run_folder
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
-from nightjar.inference.validation.gates import (
-    Baseline,
-    Evidence,
-    Found,
-    GateResult,
-    NightEvidence,
-    evaluate,
-)
+from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, NightEvidence, evaluate
 from nightjar.inference.validation.gates.drift import DriftGate
 from nightjar.inference.validation.gates.rules import gates_of, input_gates
 from nightjar.inference.validation.manifest import Manifest, manifest_of, read_manifest, read_profile

@@ -16,11 +16,7 @@ from ray.data import DataContext
 from nightjar.inference.engine.auditing import audited
 from nightjar.inference.engine.ray.engine import RayEngine, each_in_tasks
 from nightjar.inference.engine.ray.passes import run_pass
-from nightjar.inference.errors import (
-    ClusterLost,
-    JobError,
-    RunFailed,
-)
+from nightjar.inference.errors import ClusterLost, JobError, RunFailed
 from nightjar.inference.records import Failed, Receipt
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples

@@ -43,12 +43,7 @@ from nightjar.inference.input import schemas
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.sources import jsonlines, lines
 from nightjar.inference.input.sources.protocol import Description
-from nightjar.inference.input.sources.reading import (
-    describe,
-    read_piece,
-    read_sample,
-    source_named,
-)
+from nightjar.inference.input.sources.reading import describe, read_piece, read_sample, source_named
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.input.sources.sql import Sql
 from nightjar.inference.input.sources.tables import SnapshotSource

@@ -22,12 +22,7 @@ from commands import DATE, Watched, at_terminal
 from forked import Done, forked, forked_light
 from nightjar.flows.cli import tables
 from nightjar.flows.cli.options import Terminal
-from nightjar.flows.pages.escaping import (
-    code,
-    line,
-    markdown,
-    visible,
-)
+from nightjar.flows.pages.escaping import code, line, markdown, visible
 from nightjar.flows.serving.deploy import as_deployment
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.job.file import parse_job

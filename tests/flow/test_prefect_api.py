@@ -41,19 +41,10 @@ from commands import DATE
 from forked import forked
 from nightjar.flows.cli import doctor
 from nightjar.flows.flow_call import Call, handing, keeping_ending
-from nightjar.flows.prefect_api.api import (
-    api_url,
-    ask_api,
-    home,
-    is_away,
-    require_api,
-)
+from nightjar.flows.prefect_api.api import api_url, ask_api, home, is_away, require_api
 from nightjar.flows.prefect_api.ownserver import server_settings
 from nightjar.flows.prefect_api.server import start_api
-from nightjar.inference.errors import (
-    ClusterError,
-    Transient,
-)
+from nightjar.inference.errors import ClusterError, Transient
 from service import client
 from support import Lake, answering, wait_until
 

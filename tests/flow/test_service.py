@@ -32,17 +32,7 @@ from nightjar.flows.serving import serve
 from nightjar.flows.serving.serve import _run_until_ended, _start, unless_cancelled
 from nightjar.inference.errors import ClusterError
 from ports import quiet_ports
-from service import (
-    Service,
-    client,
-    deployments,
-    ended,
-    prefect_server,
-    runs_of,
-    service,
-    start_run,
-    state_of,
-)
+from service import Service, client, deployments, ended, prefect_server, runs_of, service, start_run, state_of
 from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, signed_in, wait_until
 
 nightly = import_module("nightjar.flows.nightly_flow")

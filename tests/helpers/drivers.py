@@ -21,12 +21,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    lose_answer,
-)
+from faults import Fault, FaultyStorage, fail, lose_answer
 from nightjar.inference.errors import AlreadyExists, Held, StorageError
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder

@@ -101,12 +101,7 @@ def preflight(root: Path) -> tuple[Any, list[str]]:
     """What preflight answers, and what it says of what identity does not cover."""
     from nightjar.inference.errors import JobError
     from nightjar.inference.run import refusals
-    from nightjar.inference.scoring.preflight import (
-        Loaded,
-        observed,
-        preflight_steps,
-        samples,
-    )
+    from nightjar.inference.scoring.preflight import Loaded, observed, preflight_steps, samples
     from nightjar.inference.scoring.worker import ShardWorker
     from nightjar.inference.witness.seen import sentences
 

@@ -23,12 +23,7 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.output.outcomes import outcomes, to_parquet
-from nightjar.inference.records import (
-    Failed,
-    Part,
-    Receipt,
-    encode,
-)
+from nightjar.inference.records import Failed, Part, Receipt, encode
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.lake import LakeStorage
 

@@ -10,12 +10,7 @@ import pandas as pd
 import pytest
 
 from faults import fail, pause
-from nightjar.inference.errors import (
-    GateFailed,
-    JobError,
-    StorageError,
-    TakenBack,
-)
+from nightjar.inference.errors import GateFailed, JobError, StorageError, TakenBack
 from nightjar.inference.output import visibility
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, run_steps

@@ -16,12 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import (
-    JobError,
-    NightjarError,
-    QuarantineFull,
-    ShardsFailed,
-)
+from nightjar.inference.errors import JobError, NightjarError, QuarantineFull, ShardsFailed
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.input import schemas
 from nightjar.inference.input.sources import parquet

@@ -335,7 +335,10 @@ def test_a_run_that_was_not_described_or_is_not_there_cannot_be_compared(
 ) -> None:
     lake.ready().run()
     app(["diff", str(lake.job_path), NIGHT, NIGHT], standalone_mode=False)
-    assert f"the columns of {NIGHT} were not described: write `profile` into the job" in capsys.readouterr().out
+    assert (
+        f"the columns of {NIGHT} were not described, or by another version: write `profile` into the job"
+        in capsys.readouterr().out
+    )
     with pytest.raises(JobError, match=r"no run 'nope' in .* passed its gates"):
         app(["diff", str(lake.job_path), NIGHT, "nope"], standalone_mode=False)
 

@@ -25,19 +25,8 @@ from ray.data import ActorPoolStrategy, DataContext
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import Demand, stage_workers
-from nightjar.inference.engine.ray.internals import (
-    bound_events_ahead,
-    do_without_helpers,
-    from_blocks,
-    mapped,
-)
-from nightjar.inference.engine.ray.processes import (
-    Accepting,
-    Preparing,
-    Scoring,
-    Sealed,
-    gather,
-)
+from nightjar.inference.engine.ray.internals import bound_events_ahead, do_without_helpers, from_blocks, mapped
+from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, gather
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.messages import clip

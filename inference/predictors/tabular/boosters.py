@@ -24,10 +24,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, texts, whole
 from nightjar.inference.messages import counted, nearest
-from nightjar.inference.predictors.adapter import (
-    Adapter,
-    Predictor,
-)
+from nightjar.inference.predictors.adapter import Adapter, Predictor
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features

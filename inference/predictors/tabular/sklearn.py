@@ -23,13 +23,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, texts
-from nightjar.inference.predictors.adapter import (
-    SHARED_BYTES,
-    Adapter,
-    Predictor,
-    check_trusted,
-    missing,
-)
+from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, check_trusted, missing
 from nightjar.inference.predictors.arrays import Array, is_frame, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
 from nightjar.inference.predictors.tabular import features

@@ -22,11 +22,7 @@ from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
-from nightjar.inference.predictors.transformers.modelfolder import (
-    POOLINGS,
-    look,
-    recipe_of,
-)
+from nightjar.inference.predictors.transformers.modelfolder import POOLINGS, look, recipe_of
 from nightjar.inference.tensors import is_tensor_type
 
 

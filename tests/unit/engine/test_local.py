@@ -13,24 +13,10 @@ from typing import Any
 import pytest
 
 import steps as run
-from faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    pause,
-)
+from faults import Fault, FaultyStorage, fail, pause
 from nightjar.flows.pages import estimate
-from nightjar.inference.errors import (
-    Damaged,
-    JobError,
-    NightjarError,
-    RunFailed,
-    Transient,
-)
-from nightjar.inference.history.replay import (
-    Replayed,
-    replay_row,
-)
+from nightjar.inference.errors import Damaged, JobError, NightjarError, RunFailed, Transient
+from nightjar.inference.history.replay import Replayed, replay_row
 from nightjar.inference.identity import snapshots
 from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.ledger.epochs import open_epoch

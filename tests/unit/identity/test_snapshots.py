@@ -20,21 +20,9 @@ import pytest
 
 import faults
 from faults import FaultyStorage
-from nightjar.inference.errors import (
-    JobError,
-    Missing,
-    ModelChanged,
-    RunFailed,
-    StorageError,
-)
+from nightjar.inference.errors import JobError, Missing, ModelChanged, RunFailed, StorageError
 from nightjar.inference.identity import snapshots
-from nightjar.inference.identity.snapshots import (
-    keep,
-    read_kept,
-    take,
-    take_model,
-    verify,
-)
+from nightjar.inference.identity.snapshots import keep, read_kept, take, take_model, verify
 from nightjar.inference.identity.unpacking import place_code, place_model
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry

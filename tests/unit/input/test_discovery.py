@@ -15,9 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.inference.errors import (
-    JobError,
-)
+from nightjar.inference.errors import JobError
 from nightjar.inference.input import listing
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.listing import takes_in

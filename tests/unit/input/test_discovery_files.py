@@ -18,19 +18,8 @@ from test_discovery import STORAGE, first_schema, job, write
 
 import faults
 from faults import FaultyStorage
-from nightjar.inference.errors import (
-    Denied,
-    InputChanged,
-    InputCorrupt,
-    JobError,
-    Missing,
-    StorageError,
-    Transient,
-)
-from nightjar.inference.input.plan import (
-    discover,
-    make_plan,
-)
+from nightjar.inference.errors import Denied, InputChanged, InputCorrupt, JobError, Missing, StorageError, Transient
+from nightjar.inference.input.plan import discover, make_plan
 from nightjar.inference.input.sources.reading import describe, read_piece
 from nightjar.inference.records import UNKNOWN, UNREADABLE
 from nightjar.inference.storage.lake import LakeStorage

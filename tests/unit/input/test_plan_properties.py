@@ -25,11 +25,7 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import Ledger, replay
 from nightjar.inference.ledger.lines import Line, Split
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.records import (
-    UNREADABLE,
-    Receipt,
-    Shard,
-)
+from nightjar.inference.records import UNREADABLE, Receipt, Shard
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.resume import plan_in
 from nightjar.inference.storage.lake import LakeStorage

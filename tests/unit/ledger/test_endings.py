@@ -10,14 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from nightjar.inference.errors import (
-    GateFailed,
-    Held,
-    Interrupted,
-    JobError,
-    RunFailed,
-    Terminated,
-)
+from nightjar.inference.errors import GateFailed, Held, Interrupted, JobError, RunFailed, Terminated
 from nightjar.inference.ledger.endings import Ended, FailedGate, asks, done, of_error, stopped_by
 from nightjar.inference.messages import MESSAGE_CHARS, clip
 from nightjar.inference.validation.gates import GateResult, Offender

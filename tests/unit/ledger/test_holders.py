@@ -13,13 +13,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from nightjar.inference.ledger.holders import (
-    Holder,
-    can_be_asked,
-    has_ended,
-    is_dead,
-    this_holder,
-)
+from nightjar.inference.ledger.holders import Holder, can_be_asked, has_ended, is_dead, this_holder
 from support import wait_until
 
 

@@ -22,28 +22,12 @@ from hypothesis import strategies as st
 
 import faults
 from faults import FaultyStorage
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    Fenced,
-    Held,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, Fenced, Held, StorageError, Transient
 from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_life
 from nightjar.inference.ledger.holders import is_dead, this_holder
 from nightjar.inference.ledger.ledger import _READERS, Ledger, Segment, State, replay
-from nightjar.inference.ledger.lines import (
-    Intent,
-    Line,
-    Planned,
-    Preflight,
-    Published,
-    PublishedAs,
-    Revoked,
-    Split,
-)
+from nightjar.inference.ledger.lines import Intent, Line, Planned, Preflight, Published, PublishedAs, Revoked, Split
 from nightjar.inference.records import Counts, Failed, Receipt
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage

@@ -27,23 +27,8 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.capture import Capture, keep_rest
-from nightjar.inference.logs.keeping import (
-    LINE_CHARS,
-    PART_CHARS,
-    SPAN_CHARS,
-    Book,
-    Masks,
-    Position,
-    keep,
-    marker,
-)
-from nightjar.inference.logs.printed import (
-    NOTE,
-    Line,
-    all_lines,
-    last_lines,
-    write,
-)
+from nightjar.inference.logs.keeping import LINE_CHARS, PART_CHARS, SPAN_CHARS, Book, Masks, Position, keep, marker
+from nightjar.inference.logs.printed import NOTE, Line, all_lines, last_lines, write
 from nightjar.inference.messages import HIDDEN
 from nightjar.inference.records import Failed, Started
 from nightjar.inference.storage.credentials import StorageSettings

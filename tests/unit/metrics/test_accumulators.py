@@ -22,14 +22,7 @@ from nightjar.inference.input.plan import discover
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
-from nightjar.inference.metrics.accumulators import (
-    MOST_BYTES,
-    Accumulator,
-    Broken,
-    Kind,
-    encoded,
-    try_on,
-)
+from nightjar.inference.metrics.accumulators import MOST_BYTES, Accumulator, Broken, Kind, encoded, try_on
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.storage.lake import LakeStorage

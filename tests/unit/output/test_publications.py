@@ -13,15 +13,7 @@ import pytest
 
 import faults
 from faults import FaultyStorage
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Damaged,
-    Fenced,
-    Held,
-    JobError,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Damaged, Fenced, Held, JobError, StorageError, Transient
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -33,12 +25,7 @@ from nightjar.inference.output.nights import night_of, published_run
 from nightjar.inference.output.owner import check_owner, claim_output
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Origin, Snapshot
-from nightjar.inference.records import (
-    Part,
-    Piece,
-    Receipt,
-    shard_of,
-)
+from nightjar.inference.records import Part, Piece, Receipt, shard_of
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import read_manifest

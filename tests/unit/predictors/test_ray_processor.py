@@ -6,11 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from ray.data.llm import (
-    HttpRequestProcessorConfig,
-    SGLangEngineProcessorConfig,
-    vLLMEngineProcessorConfig,
-)
+from ray.data.llm import HttpRequestProcessorConfig, SGLangEngineProcessorConfig, vLLMEngineProcessorConfig
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job

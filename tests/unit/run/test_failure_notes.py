@@ -455,7 +455,7 @@ def test_a_published_night_with_a_damaged_manifest_says_so(job: Lake, capsys: py
     assert "damaged" not in said(capsys, "status", "job.yaml", NIGHT)
     (job.out / entry.manifest).write_text("{")
     told = said(capsys, "status", "job.yaml", NIGHT)
-    assert f"  note       damaged: {job.out / entry.manifest}: not the manifest that was published" in told
+    assert f"  note       damaged: {job.out / entry.manifest}: not the file that was published" in told
     assert "or score this run anew with --fresh" in told
 
 

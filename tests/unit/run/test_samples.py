@@ -13,14 +13,7 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.plan import BEGINNING, discover
 from nightjar.inference.records import Piece
-from nightjar.inference.run.checking import (
-    Examined,
-    Sampled,
-    check_labels,
-    examine,
-    refuse_broken,
-    sample_notes,
-)
+from nightjar.inference.run.checking import Examined, Sampled, check_labels, examine, refuse_broken, sample_notes
 from nightjar.inference.scoring.preflight import samples
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage

@@ -15,13 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lazily import lazily
-from nightjar.inference.errors import (
-    Fenced,
-    InputCorrupt,
-    OutputInvalid,
-    OverBudget,
-    ProcessSpoilt,
-)
+from nightjar.inference.errors import Fenced, InputCorrupt, OutputInvalid, OverBudget, ProcessSpoilt
 from nightjar.inference.messages import TRACEBACK_CHARS
 from nightjar.inference.predictors.scorer import normalise
 from nightjar.inference.records import RowFailure

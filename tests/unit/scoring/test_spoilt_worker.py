@@ -12,13 +12,7 @@ import pytest
 from faults import FaultyStorage, pause
 from lazily import lazily
 from nightjar.inference.errors import ProcessSpoilt
-from nightjar.inference.records import (
-    Crumb,
-    Event,
-    Failed,
-    Receipt,
-    Started,
-)
+from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.worker import Assembly, ShardWorker

@@ -9,14 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nightjar.inference.records import Failed, RowFailure
-from nightjar.inference.scoring.suspects import (
-    MAX_CULPRITS,
-    Attempt,
-    GivenUp,
-    Rows,
-    deaths_allowed,
-    next_attempt,
-)
+from nightjar.inference.scoring.suspects import MAX_CULPRITS, Attempt, GivenUp, Rows, deaths_allowed, next_attempt
 
 URI = "/lake/a.parquet"
 

@@ -21,12 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from faults import (
-    Fault,
-    FaultyStorage,
-    fail,
-    pause,
-)
+from faults import Fault, FaultyStorage, fail, pause
 from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.input.sources.reading import read_piece
@@ -34,16 +29,7 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import read_metrics
-from nightjar.inference.records import (
-    Crumb,
-    Event,
-    Failed,
-    Receipt,
-    Seen,
-    Shard,
-    Started,
-    Usage,
-)
+from nightjar.inference.records import Crumb, Event, Failed, Receipt, Seen, Shard, Started, Usage
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring import worker as working
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers

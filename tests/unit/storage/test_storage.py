@@ -18,25 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    Missing,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.local import storage_error
-from nightjar.inference.storage.protocol import (
-    Entry,
-    Storage,
-    is_local,
-    join,
-    local_version,
-    same_version,
-    untouched,
-)
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, join, local_version, same_version, untouched
 from nightjar.inference.storage.retrying import RetryingStorage
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]

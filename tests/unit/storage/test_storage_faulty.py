@@ -11,15 +11,9 @@ from test_storage import listed
 
 import faults
 from faults import FaultyStorage
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Transient
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
-from nightjar.inference.storage.protocol import (
-    ANYBODY,
-    join,
-)
+from nightjar.inference.storage.protocol import ANYBODY, join
 
 
 @pytest.fixture

@@ -17,14 +17,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    InputChanged,
-    Missing,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, InputChanged, Missing, StorageError, Transient
 from nightjar.inference.identity.snapshots import take_model
 from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.input.sources.reading import read_piece

@@ -11,16 +11,9 @@ from test_storage import listed
 
 import faults
 from faults import FaultyStorage
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, Transient
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import (
-    Entry,
-    join,
-)
+from nightjar.inference.storage.protocol import Entry, join
 from nightjar.inference.storage.retrying import RetryingStorage, RetryPolicy
 
 

@@ -15,14 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from nightjar.inference.errors import (
-    AlreadyExists,
-    Denied,
-    JobError,
-    Missing,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, StorageError, Transient
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.job.file import parse_job

@@ -7,10 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nightjar.inference.errors import (
-    Denied,
-    StorageError,
-)
+from nightjar.inference.errors import Denied, StorageError
 from nightjar.inference.storage.credentials import Keys, StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 

@@ -27,13 +27,7 @@ from nightjar.inference.output.parts import checksum
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
-from nightjar.inference.validation.evidence import (
-    baselines,
-    found,
-    judge_input,
-    night_before,
-    run_manifest,
-)
+from nightjar.inference.validation.evidence import baselines, found, judge_input, night_before, run_manifest
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, NightEvidence, evaluate
 from nightjar.inference.validation.gates.rules import gates_of
 from nightjar.inference.validation.manifest import manifest_of

@@ -28,12 +28,7 @@ from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, Offender, enforce
 from nightjar.inference.validation.gates.column import column_gates
 from nightjar.inference.validation.gates.rules import column_gates_of
-from nightjar.inference.validation.violating_rows import (
-    MAX_OFFENDERS,
-    _first,
-    join,
-    with_replays,
-)
+from nightjar.inference.validation.violating_rows import MAX_OFFENDERS, _first, join, with_replays
 from support import Lake, OneStep
 
 BAD = {150: math.inf, 1700: 7.5, 1705: math.nan, 2050: None, 2150: 9.5, 3999: math.inf}

@@ -18,24 +18,10 @@ import pytest
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.ledger import State
-from nightjar.inference.records import (
-    Event,
-    Failed,
-    Piece,
-    Receipt,
-    Seen,
-    Shard,
-    decode,
-    encode,
-)
+from nightjar.inference.records import Event, Failed, Piece, Receipt, Seen, Shard, decode, encode
 from nightjar.inference.run import refusals
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
-from nightjar.inference.scoring.preflight import (
-    Loaded,
-    observed,
-    preflight_steps,
-    samples,
-)
+from nightjar.inference.scoring.preflight import Loaded, observed, preflight_steps, samples
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake
 
