@@ -165,7 +165,7 @@ class Endpoint(Requests):
         self._faults = (openai.APIError, ValueError, NoAnswer)  # a time-out is one of the first
         timeout = options.get("timeout_s", TIMEOUT_S)
         self._client = openai.AsyncOpenAI(base_url=self._url, api_key=_key(options), max_retries=0, timeout=timeout)
-        self._at_end.append(self._client.close)
+        self.at_end.append(self._client.close)
 
     def _body(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """What every request has."""

@@ -70,9 +70,9 @@ class Requests(ABC):
         self._outputs = tuple(job.model.outputs)
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
         self._loop = asyncio.new_event_loop()
-        self._at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
+        self.at_end: list[Callable[[], Coroutine[Any, Any, None]]] = []
         """What is done in the loop when this predictor is not used any more. It must not refer to it."""
-        threading.Thread(target=_run, args=(self._loop, self._at_end), daemon=True, name="nightjar-requests").start()
+        threading.Thread(target=_run, args=(self._loop, self.at_end), daemon=True, name="nightjar-requests").start()
         weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
 
     @abstractmethod
