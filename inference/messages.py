@@ -7,7 +7,7 @@ import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 MESSAGE_CHARS = 600
@@ -78,6 +78,11 @@ def nearest(word: str, known: Iterable[str], prefix: str = "") -> str:
     """`; did you mean 'x'?`, or nothing when no known word is near."""
     close = difflib.get_close_matches(word, list(known), n=1)
     return f"; did you mean {prefix + close[0]!r}?" if close else ""
+
+
+def nearest_or_all(word: str, known: Sequence[str]) -> str:
+    """As `nearest`; when no known word is near, the first 30 of them."""
+    return nearest(word, known) or f"; it has {', '.join(known[:30])}"
 
 
 HIDDEN = "***"

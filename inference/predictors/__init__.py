@@ -11,7 +11,7 @@ from nightjar.inference.job import options
 from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.job.seams import OWN
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import nearest_or_all
 from nightjar.inference.predictors import batches
 from nightjar.inference.predictors.adapter import adapter_of, missing, naming
 from nightjar.inference.predictors.language.requests import Requests, StreamingScorer
@@ -57,8 +57,7 @@ def model_columns(job: ModelJob, schema: pa.Schema) -> tuple[str, ...]:
         key, named = adapter_of(job).named(job)
     for name in named:
         if name not in schema.names:
-            known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
-            raise JobError(f"{key}: {name!r} is not a column of the input{known}")
+            raise JobError(f"{key}: {name!r} is not a column of the input{nearest_or_all(name, schema.names)}")
     if named:
         return named
     # Where every column is carried, that says nothing about which ones the model is to see.

@@ -27,7 +27,7 @@ from nightjar.inference.job.seams import OWN
 from nightjar.inference.job.where import condition
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Line, Preflight
-from nightjar.inference.messages import nearest
+from nightjar.inference.messages import nearest, nearest_or_all
 from nightjar.inference.metrics.slices import TASKS, evaluator_of
 from nightjar.inference.output import targets
 from nightjar.inference.predictors import check_keys, input_columns, model_columns
@@ -97,8 +97,7 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
         if schema.names.count(name) > 1:
             raise JobError(f"input.uri: the column {name!r} is there twice; rename or remove one of the two")
     if job.label and job.label not in schema.names:
-        known = nearest(job.label, schema.names) or f"; it has {', '.join(schema.names[:30])}"
-        raise JobError(f"label: {job.label!r} is not a column of the input{known}")
+        raise JobError(f"label: {job.label!r} is not a column of the input{nearest_or_all(job.label, schema.names)}")
     if job.label and not TASKS[job.evaluation.task].takes_label(schema.field(job.label).type):
         raise JobError(
             f"label: {job.label!r} is {schema.field(job.label).type}; a label is {TASKS[job.evaluation.task].LABELS} "
@@ -137,8 +136,7 @@ def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
                 )
     for name in job.input.declared:
         if name not in schema.names:
-            known = nearest(name, schema.names) or f"; it has {', '.join(schema.names[:30])}"
-            raise JobError(f"input.schema: {name!r} is not a column of the input{known}")
+            raise JobError(f"input.schema: {name!r} is not a column of the input{nearest_or_all(name, schema.names)}")
 
 
 def _check_carried(job: Job, names: Sequence[str]) -> None:
@@ -154,8 +152,7 @@ def _check_carried(job: Job, names: Sequence[str]) -> None:
                 if is_pattern(entry)
                 else f"{entry!r} is not a column of the input"
             )
-            known = nearest(entry, names) or f"; it has {', '.join(names[:30])}"
-            raise JobError(f"carry: {what}{known}")
+            raise JobError(f"carry: {what}{nearest_or_all(entry, names)}")
     try:
         job.check_columns(job.carried(names))
     except ValueError as error:

@@ -19,7 +19,7 @@ from sqlglot.errors import ParseError, SqlglotError
 
 from nightjar.inference.arrow_types import is_text, type_name
 from nightjar.inference.errors import JobError
-from nightjar.inference.messages import clip, nearest
+from nightjar.inference.messages import clip, nearest_or_all
 
 GRAMMAR = (
     "write column = value (also <>, <, <=, >, >=), IN (…), BETWEEN … AND …, LIKE, IS NULL, joined by AND, OR, NOT and "
@@ -330,7 +330,7 @@ class Compiler:
             return name, None
         count = self._schema.names.count(name)
         if count != 1:
-            told = nearest(name, self._schema.names) or f"; it has {', '.join(self._schema.names[:30])}"
+            told = nearest_or_all(name, self._schema.names)
             self._fail(
                 f"{name!r} is {'not a column' if not count else 'there twice among the columns'} of the input{told}",
             )

@@ -84,12 +84,6 @@ def killed(lake: Lake) -> None:
     assert subprocess.run([sys.executable, "-c", code]).returncode == -signal.SIGKILL
 
 
-MENDED = """
-def score(batch):
-    return {"score": batch["x"] * 3}
-"""
-
-
 def no_input(lake: Lake, *options: str) -> None:
     """The real command, on a night whose input did not come."""
     for path in (lake.folder / "data").iterdir():
