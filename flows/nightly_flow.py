@@ -142,7 +142,7 @@ def _run(make: Callable[[], RunRequest], ray: str | None, call: Call) -> State[A
             waited = wait_for_input(request, patient=call.patient and not is_connected())
         if waited:
             request = fixed(make())  # with the job and the code of now
-        finished = _four_steps(request, ray, watch)
+        finished = outcome.pruned(_four_steps(request, ray, watch))
     except Exception as raised:
         error = raised if isinstance(raised, NightjarError) else RunFailed(f"{type(raised).__name__}: {raised}")
         call.end(error)

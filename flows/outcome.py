@@ -30,10 +30,11 @@ from pydantic import Field, ValidationError
 
 from nightjar.flows import notifying
 from nightjar.flows.pages import artifacts, reportfiles
-from nightjar.flows.pages.advice import tables_behind
-from nightjar.flows.pages.ending import asking_page
+from nightjar.flows.pages.advice import Commands, tables_behind
+from nightjar.flows.pages.ending import asking_page, old_nights
 from nightjar.flows.reports import DecisionMade, FinishedRun
 from nightjar.inference.errors import ClusterError, Held, NightjarError, Rejected, Unanswered
+from nightjar.inference.history.retention import prune
 from nightjar.inference.ledger.lines import Decision, Question
 from nightjar.inference.output.revisions import newest_revision
 from nightjar.inference.records import as_line
@@ -55,6 +56,20 @@ class Reply(RunInput):
     decision: Literal["approve", "reject"] = Field(description="approve publishes the night, reject leaves it unseen")
     name: str = Field(default="", description="Who answers")
     note: str = Field(default="", description="Why")
+
+
+def pruned(finished: FinishedRun) -> FinishedRun:
+    """Delete old nights, if the job says how many are kept and this one is published. The night has ended as it has,
+    whatever becomes of others.
+    """
+    request, keep = finished.request, finished.request.job.output.keep
+    if keep is None or not finished.publication.number:
+        return finished
+    try:
+        return replace(finished, pruned=prune(request, keep.nights))
+    except Exception as error:  # noqa: BLE001 - as above
+        again = Commands(request).command("prune", *request.place)
+        return replace(finished, unpruned=f"not all could be deleted ({error}); the next night does it, or `{again}`")
 
 
 def completed(finished: FinishedRun, *, notify: bool = True) -> State[Any]:
@@ -133,7 +148,8 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
     notify = done.decision != before or (shown is None and done.publication is not None) or by_resumed
     if done.publication is None:
         return failed(request, Rejected(question.no(done.decision)), ray, notify=notify)
-    return completed(FinishedRun(request, done.scored, done.verdict, done.publication), notify=notify)
+    finished = pruned(FinishedRun(request, done.scored, done.verdict, done.publication))
+    return completed(finished, notify=notify)
 
 
 def _can_suspend() -> bool:
@@ -200,8 +216,10 @@ def answer(
     reportfiles.leave(request, warn)
     shown, given = done.publication, done.decision
     notes = [unresumed, *([shown.behind, shown.unfinished] if shown else [])]
-    if not resumed:  # a flow run that is resumed sends the message itself
+    if not resumed:  # a flow run that is resumed sends the message itself, and deletes old nights
         notes.append(_notify(request, done))
+        if shown:
+            notes += old_nights(pruned(FinishedRun(request, done.scored, done.verdict, shown)))
     for each in filter(None, notes):
         warn(each)
     return DecisionMade(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from nightjar.inference.history.retention import Pruned
 from nightjar.inference.history.run_status import RunFigures, marked, overruled
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.endings import Ended
@@ -111,7 +112,7 @@ class RunResult(Counts):
     does not know how the run ended. metrics: what the audit computed of outputs and labels. manifest: its URI.
     tables_behind: why tables of the job do not show what is published, a sentence each. usage: what language models
     took in the run, by whichever command; token_rates: of this command; token_cost: by `model.cost`, null if the job
-    has no such prices.
+    has no such prices. pruned: what was deleted of old nights; null if the job keeps all, or if it failed.
     """
 
     job: str
@@ -138,6 +139,7 @@ class RunResult(Counts):
     token_rates: TokenRates
     token_cost: float | None
     cost: WorkersCost | None
+    pruned: Pruned | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +261,8 @@ class ReportWritten:
 class FinishedRun:
     """A run that came to its end: it is published, or validated where it was not to be published.
 
-    account: where its time went, until its last step ended; None where a person's answer ended it.
+    account: where its time went, until its last step ended; None where a person's answer ended it. pruned: what was
+    deleted of old nights after it; None where the job keeps all, or it is not published. unpruned: why this failed.
     """
 
     request: RunRequest
@@ -267,6 +270,8 @@ class FinishedRun:
     verdict: Verdict
     publication: Publication
     account: Account | None = None
+    pruned: Pruned | None = None
+    unpruned: str = ""
 
     @property
     def sentence(self) -> str:

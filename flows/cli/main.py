@@ -67,6 +67,7 @@ for command in (
     publishing.rollback,
     publishing.unpublish,
     publishing.republish,
+    publishing.prune,
     publishing.tables,
     scheduling.serve,
     scheduling.deploy,

@@ -1,4 +1,4 @@
-"""Commands for what readers see: publications, rollback, unpublish, republish, tables; and approve and reject."""
+"""Commands for what readers see: publications, rollback, unpublish, republish, prune, tables; approve and reject."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from nightjar.flows.cli.options import (
     out,
     tell,
 )
+from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
     from nightjar.inference.output.visibility import Change, PublicationListed
@@ -53,15 +54,19 @@ def rollback(
 
     All nights are shown as they were then. To take back one night, use unpublish, or run it again with --fresh.
     """
+    from nightjar.flows.cli.tables import some_revisions
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
     request = make_request(job, date=date, scores=False)
     request.check_owner()
-    now, then = visibility.back(request.storage, request.output, to)
+    back = visibility.back(request.storage, request.output, to)
+    then = back.earlier
     if not dry_run:
-        then = visibility.rollback(request.storage, request.output, then.number, seen=(now, then))
-    found = visibility.listed(now, then)
+        then = visibility.rollback(request.storage, request.output, then.number, seen=back)
+    found = visibility.listed(back.now, then)
+    if back.gone:
+        note_aside(f"not shown, because their files were deleted: {some_revisions(back.gone)}")
     if as_json:
         emit(found)
     elif dry_run:
@@ -131,6 +136,39 @@ def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
     runs = (make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed)
     reportfiles.renew(runs, note_aside)
     check_tables(request, commit_tables(request))
+
+
+def prune(
+    job: JobArgument,
+    keep: Annotated[
+        int | None, typer.Option("--keep", min=1, help="The newest nights to keep. Default: output.keep.nights.")
+    ] = None,
+    date: PlaceOption = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would be deleted.")] = False,
+    as_json: JsonOption = False,
+) -> None:
+    """Delete old nights, and what only they need.
+
+    Nights that became visible, or were written, in as many days as nights are kept are kept, too.
+    """
+    from nightjar.flows.pages.advice import check_tables
+    from nightjar.flows.pages.wording import pruned
+    from nightjar.inference.history import retention
+    from nightjar.inference.run.request import make_request
+
+    request = make_request(job, date=date, scores=False)
+    request.check_owner()
+    nights = keep or (request.job.output.keep.nights if request.job.output.keep else None)
+    if nights is None:
+        raise JobError("output.keep: the job does not say how many nights to keep; give --keep, as --keep 30")
+    found = retention.prune(request, nights, dry_run=dry_run)
+    if as_json:
+        emit(found)
+    else:
+        tell(pruned(found, would=dry_run))
+    for each in filter(None, [found.behind, *found.left]):
+        note_aside(each)
+    check_tables(request, found.tables_behind)
 
 
 def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = False) -> None:

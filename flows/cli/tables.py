@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from rich import box
@@ -119,6 +119,11 @@ def changed_runs(changed: Sequence[Change]) -> str:
     }
     told = [f"{kind}: {_some(runs)}." for kind, runs in kinds.items() if runs]
     return " ".join(told) or "Nothing changed."
+
+
+def some_revisions(found: Mapping[str, int]) -> str:
+    """Revisions of runs, by run, in one line."""
+    return _some([f"{run} r{revision}" for run, revision in found.items()])
 
 
 def _some(runs: list[str]) -> str:

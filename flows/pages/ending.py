@@ -20,6 +20,7 @@ from nightjar.flows.pages.wording import (
     machines_cost,
     named_instead,
     partly,
+    pruned,
     speed,
     unfinished,
     where_time_went,
@@ -200,6 +201,8 @@ def _figures(run: FinishedRun) -> list[tuple[str, str]]:
     if run.account is not None:
         found.append(("time", where_time_went(run.account)))
     found += language(progress, prices)
+    if run.pruned is not None and run.pruned.files:
+        found.append(("deleted", pruned(run.pruned)))
     if progress.failed_attempts or progress.retries:
         failed, faults = counted(progress.failed_attempts, "failed attempt"), counted(progress.retries, "fault")
         found.append(("retries", f"{failed} ({progress.deaths} by a lost process), {faults} overcome in place"))
@@ -214,10 +217,18 @@ def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
         *run.scored.warnings,
         *nonfinite_notes(run.verdict.metrics.columns),
         *unfinished(run.publication),
+        *old_nights(run),
         *_instead(run.request, run.publication),
         *more,
     )
     return worded(run.scored.again, notes)
+
+
+def old_nights(run: FinishedRun) -> list[str]:
+    """Notes on old nights that could not be deleted, or be taken out of a table."""
+    found, late = run.pruned, run.publication.tables_behind
+    notes = [each for each in (found.behind, *found.tables_behind) if each and each not in late] if found else []
+    return [f"old nights: {each}" for each in (*notes, *(found.left if found else ()), run.unpruned) if each]
 
 
 def _files(run: FinishedRun) -> list[tuple[str, str]]:
@@ -300,4 +311,5 @@ def run_result(launched: Launched) -> RunResult:
         token_rates=progress.token_rates,
         token_cost=round(prices.cost(progress.usage), 6) if prices else None,
         cost=workers_cost(run.request.job, run.account, progress.scored_rows),
+        pruned=run.pruned,
     )

@@ -14,6 +14,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.run.account import SCORE, Account
 
 if TYPE_CHECKING:
+    from nightjar.inference.history.retention import Pruned
     from nightjar.inference.history.run_status import Metric
     from nightjar.inference.history.run_tables import Incident, ShardLine
     from nightjar.inference.ledger.progress import TokenRates
@@ -218,6 +219,28 @@ def unfinished(publication: Publication) -> list[str]:
     left = publication.unfinished
     untidy = f"published, but not tidied up after; run it again, nothing is scored then: {left}"
     return [*([untidy] if left else []), *([f"published, but {publication.behind}"] if publication.behind else [])]
+
+
+def pruned(found: Pruned, *, would: bool = False) -> str:
+    """What was deleted of old nights, in a sentence. would: nothing was, yet."""
+    if not (found.hidden or found.runs or found.publications or found.files):
+        return f"nothing to delete: the newest {counted(found.keep, 'night')} and what is new are kept"
+    hidden = counted(len(found.hidden), "night")
+    seen = f"readers {'would ' if would else ''}see {hidden} less, " if found.hidden else ""
+    parts = (
+        f"{counted(found.revisions, 'revision')} of {counted(len(found.runs), 'run')}",
+        f"{counted(found.publications, 'publication')}",
+        f"{counted(found.files, 'file')}",
+    )
+    return f"{seen}{', '.join(parts)}: {size(found.bytes)} {'would be ' if would else ''}deleted"
+
+
+def size(number: int) -> str:
+    """A number of bytes for people: 640 bytes, 1.5 MiB."""
+    if number < 1024:
+        return counted(number, "byte")
+    power = min((number.bit_length() - 1) // 10, 4)
+    return f"{number / 1024**power:,.1f} {' KMGT'[power]}iB"
 
 
 def said_of(offender: Offender) -> str:

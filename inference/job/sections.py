@@ -124,11 +124,24 @@ class TableTarget(Section):
         return {"kind": kind, "uri": uri}
 
 
+MOST_NIGHTS = 36_500
+"""The most nights that can be kept: of a hundred years."""
+
+
+class Keeping(Section):
+    """How much of what was published stays. nights: the newest ones of what readers see, by their logical dates; and
+    those of which readers see something new since that many days.
+    """
+
+    nights: int = Field(ge=1, le=MOST_NIGHTS)
+
+
 class Output(Section):
     """Where predictions go.
 
     tables: the tables that also show what is published. rows: which rows are written if there are several models: those
-    that `any` of them can score, or only those that `all` can.
+    that `any` of them can score, or only those that `all` can. keep: what is not deleted after each publication; None:
+    everything.
     """
 
     uri: str = Field(min_length=1)
@@ -136,6 +149,7 @@ class Output(Section):
     single_writer: bool = False
     tables: tuple[TableTarget, ...] = ()
     rows: Literal["any", "all"] = "any"
+    keep: Keeping | None = None
 
     def at(self, place: Callable[[str], str]) -> Output:
         """The same output with each location changed by `place`."""

@@ -10,9 +10,9 @@ import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
-from nightjar.inference.errors import Damaged
+from nightjar.inference.errors import Damaged, Held
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import (
@@ -25,6 +25,7 @@ from nightjar.inference.ledger.lines import (
     Published,
     PublishedAs,
     Question,
+    Removed,
     Revoked,
     Split,
     decode,
@@ -53,7 +54,8 @@ class State:
     revoked: shard → the segment that revoked its receipt, because the audit found its parts damaged. ended: how the
     last flow run that recorded its end ended; it is valid while nobody holds the revision. remarks: fingerprint →
     remarks about results with that fingerprint. about: the remarks for the plan's fingerprint. progress: how far the
-    run is. question: what a person is asked, of the results that are there now. decision: the answer to it.
+    run is. question: what a person is asked, of the results that are there now. decision: the answer to it. removed:
+    the logical date of a run that is being deleted; else empty.
     """
 
     number: int = 0
@@ -73,6 +75,7 @@ class State:
     remarks: dict[str, Remarks] = field(default_factory=dict)
     about: Remarks = field(default_factory=Remarks)
     progress: Progress = field(default_factory=Progress)
+    removed: str = ""
 
     def apply(self, segment: Segment) -> None:
         """Fold one segment in, in order."""
@@ -116,6 +119,8 @@ class State:
                 self.published = line
             case Ended():
                 self.ended = line
+            case Removed():
+                self._forget(line.date)
             case _:
                 pass
         self.about.fold(line)
@@ -129,6 +134,12 @@ class State:
     def approves(self, published: Published) -> bool:
         """Whether a person has said yes to exactly this."""
         return self.approved and self.question is not None and self.question.published == published
+
+    def _forget(self, date: str) -> None:
+        """Nothing of the revision counts from here on, but who writes it: whoever deletes it."""
+        blank = State(self.number, self.epoch, self.holder, self.openers, removed=date)
+        for each in fields(self):
+            setattr(self, each.name, getattr(blank, each.name))
 
     def _ask(self, question: Question | None) -> None:
         """Ask this from here on. What was asked before is void, and so is its answer: the results may be others."""
@@ -180,9 +191,10 @@ class Ledger:
 
     def segments(self, after: int = 0) -> Iterator[Segment]:
         """Segments beyond `after` in order, with a bounded number of them in memory."""
-        return self._read_all(self.numbers(after))
+        return self.those(self.numbers(after))
 
-    def _read_all(self, numbers: Sequence[int]) -> Iterator[Segment]:
+    def those(self, numbers: Sequence[int]) -> Iterator[Segment]:
+        """The segments of these numbers, with a bounded number of them in memory."""
         if is_local(self.uri):
             # Decoding takes most of the time then, and Python decodes in one thread at a time.
             yield from map(self.read, numbers)
@@ -203,7 +215,7 @@ class Ledger:
         gap.
         """
         seen: set[str] = set()
-        for segment in self._read_all(range(1, state.number + 1)):
+        for segment in self.those(range(1, state.number + 1)):
             for line in segment.lines:
                 if not isinstance(line, Receipt) or segment.number <= state.revoked.get(line.shard, 0):
                     continue
@@ -228,8 +240,15 @@ def _decode(uri: str, number: int, raw: bytes) -> Segment:
 
 
 def replay(ledger: Ledger, state: State | None = None) -> State:
-    """The state after all segments; continues `state` if it is given."""
+    """The state after all segments; continues `state` if it is given.
+
+    Raises:
+        Held: The segments that `state` was made of are deleted since.
+    """
     state = state or State()
-    for segment in ledger.segments(state.number):
+    numbers = ledger.numbers(max(state.number - 1, 0))
+    if state.number and numbers[:1] != [state.number]:
+        raise Held(f"{ledger.uri} was deleted while this command read it; repeat the command to see what is left")
+    for segment in ledger.those(numbers[1:] if state.number else numbers):
         state.apply(segment)
     return state

@@ -194,6 +194,15 @@ class Question:
         return f"{said}. What was asked: {gates}"
 
 
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """The run is being deleted: nothing of this revision and of those before it may be used any more. date: the run's
+    logical date.
+    """
+
+    date: str
+
+
 Line = (
     Receipt
     | Failed
@@ -211,6 +220,7 @@ Line = (
     | Intent
     | PublishedAs
     | Ended
+    | Removed
 )
 
 _KINDS: dict[str, type[Line]] = {kind.__name__.lower(): kind for kind in get_args(Line)}

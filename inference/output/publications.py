@@ -8,7 +8,10 @@ manifest, then tries that number alone: whoever continues after a crash finds ou
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import AlreadyExists, Held, JobError, Missing
 from nightjar.inference.jsonform import of_json, to_json
@@ -18,6 +21,7 @@ from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
 from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
 
 _MAX_TRIES = 100
+_READERS = 16
 
 _WITHOUT = (
     "restore it, or delete it: readers then have the publication before it, and `nightjar republish JOB` shows them a "
@@ -28,7 +32,7 @@ _WITHOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What made a snapshot. act: `publish`, `rollback`, `unpublish` or `republish`; `other` if it is not known.
+    """What made a snapshot. act: `publish`, `rollback`, `unpublish`, `republish` or `prune`; `other` if nobody knows.
 
     run, revision: what was published, taken back or shown again. to: the publication to which a rollback went back.
     """
@@ -41,6 +45,8 @@ class Origin:
     def __str__(self) -> str:
         if self.act == "rollback":
             return f"rollback to publication {self.to}"
+        if self.act == "prune":
+            return "prune of old nights"
         return f"{'run' if self.act == 'publish' else self.act} {self.run} revision {self.revision}"
 
 
@@ -63,6 +69,10 @@ class Snapshot:
         runs = sorted(self.runs, key=lambda run: (self.runs[run].date, run == self.runs[run].date, run))
         return {self.runs[run].date: run for run in runs}
 
+    def without_own(self) -> Snapshot:
+        """What readers saw before, as far as the snapshot itself says: the one below it may be deleted."""
+        return replace(self, runs={run: each for run, each in self.runs.items() if run != self.origin.run})
+
     def dates_unlike(self, other: Snapshot) -> set[str]:
         """The logical dates of which the other snapshot shows another run, another revision, or nothing."""
         mine, theirs = ({(date, run, each.runs[run]) for date, run in each.nights().items()} for each in (self, other))
@@ -83,10 +93,30 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
         Damaged: It cannot be read.
     """
     try:
-        return read_control(storage, _uri(output, number), _decode, "a publication", _WITHOUT)
+        return _read(storage, output, number)
     except Missing:
         lists = "`nightjar publications JOB` lists them"
         raise JobError(f"there is no publication {number} in {output}; {lists}") from None
+
+
+def snapshots(storage: Storage, output: str, wanted: Sequence[int]) -> list[Snapshot]:
+    """Several snapshots by number, without those that are deleted meanwhile.
+
+    Raises:
+        Damaged: One cannot be read.
+    """
+
+    def read(number: int) -> Snapshot | None:
+        with suppress(Missing):
+            return _read(storage, output, number)
+        return None
+
+    with ThreadPoolExecutor(_READERS) as pool:
+        return [found for found in pool.map(read, wanted) if found is not None]
+
+
+def _read(storage: Storage, output: str, number: int) -> Snapshot:
+    return read_control(storage, uri_of(output, number), _decode, "a publication", _WITHOUT)
 
 
 def _decode(raw: bytes) -> Snapshot:
@@ -100,7 +130,7 @@ def add(storage: Storage, output: str, number: int, runs: dict[str, Published], 
     """
     new = Snapshot(number, runs, utc(), str(origin), origin)
     try:
-        storage.create(_uri(output, number), json.dumps(to_json(new), indent=1).encode())
+        storage.create(uri_of(output, number), json.dumps(to_json(new), indent=1).encode())
     except AlreadyExists:
         return snapshot(storage, output, number)
     return new
@@ -130,12 +160,14 @@ def _try(storage: Storage, output: str, below: Snapshot | None, number: int, run
     """Create snapshot `number`, or find that an earlier try did; False if another run has this number.
 
     below: the snapshot that it builds on; None for an intent that was found: nothing was read for it yet. Nothing can
-    appear below a number that was free.
+    appear below a number that was free: one that is not there, below the newest, was taken, and is deleted since.
     """
     origin = Origin("publish", run_id, published.revision)
     known = numbers(storage, output) if below is None else []
     if number in known:
         there = snapshot(storage, output, number)
+    elif known and number < known[-1]:
+        return False
     else:
         before = below or newest_below(storage, output, number)
         shown = before.runs.get(run_id)
@@ -163,5 +195,6 @@ def numbers(storage: Storage, output: str) -> list[int]:
     return sorted(numbered(storage, join(output, "publications"), ".json"))
 
 
-def _uri(output: str, number: int) -> str:
+def uri_of(output: str, number: int) -> str:
+    """The URI of a snapshot."""
     return join(output, "publications", f"{number:08d}.json")

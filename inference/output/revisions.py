@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -50,8 +51,8 @@ class Revision:
 
     @property
     def sealed(self) -> bool:
-        """Whether its publication has begun. From then on nothing in the revision may change."""
-        return self.state.intent is not None
+        """Whether its publication has begun, or its deletion. From then on nobody adds to the revision."""
+        return self.state.intent is not None or bool(self.state.removed)
 
     def plan(self) -> Plan | None:
         """As `read_plan`."""
@@ -78,7 +79,13 @@ def revision_in(output: str, run: str, number: int) -> str:
 
 
 def newest_revision(storage: Storage, run_uri: str) -> Revision | None:
-    """The run's highest revision, if it has any."""
+    """The run's highest revision, if it has any. A run that is being deleted has none."""
+    found = highest_revision(storage, run_uri)
+    return None if found is None or found.state.removed else found
+
+
+def highest_revision(storage: Storage, run_uri: str) -> Revision | None:
+    """The revision with the run's highest number, also if it is being deleted; None if there is no number."""
     number = newest_number(storage, run_uri)
     return read_revision(storage, run_uri, number) if number else None
 
@@ -155,7 +162,7 @@ def adopt(
     # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
     known = set(source_plan.ids()) & wanted
-    lines = (receipt for receipt in source.ledger.receipts(source.state) if receipt.shard in known)
+    lines = (receipt for receipt in _left_of(source) if receipt.shard in known)
 
     def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:
         def copy_part(part: Part | None) -> tuple[Part | None, list[str]]:
@@ -180,6 +187,12 @@ def adopt(
                 # A writer that took over may have swept already.
                 storage.delete(join(uri, name) for _, names in copied for name in names)
                 raise
+
+
+def _left_of(source: Revision) -> Iterator[Receipt]:
+    """The receipts of a revision, which may be deleted meanwhile: a shard without its receipt is scored again."""
+    with suppress(Missing):
+        yield from source.ledger.receipts(source.state)
 
 
 def _copy(

@@ -1,14 +1,14 @@
 """Changes by a person to what readers see: a rollback, one night taken away, one night shown again.
 
-Each change is a new snapshot, made by `publish.add`. Nothing is deleted, and each change can be undone.
+Each change is a new snapshot, made by `publish.add`. Nothing is deleted here, and each change can be undone. What was
+deleted, by a person or by `history.retention`, is not shown again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import JobError, Missing
 from nightjar.inference.ledger.lines import Published
@@ -74,21 +74,36 @@ def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
 
 def publications(storage: Storage, output: str, limit: int) -> list[PublicationListed]:
     """The snapshots of an output, the newest first; at most `limit`."""
-    numbers = publish.numbers(storage, output)[-limit - 1 :]
-    with ThreadPoolExecutor(_READERS) as pool:
-        found = list(pool.map(lambda number: publish.snapshot(storage, output, number), numbers))
-    # The oldest listed snapshot is compared with the one below it, the very first one with an empty one.
-    found = found if len(found) > limit else [Snapshot(0), *found]
-    return [listed(before, each) for before, each in pairwise(found)][::-1]
+    found = publish.snapshots(storage, output, publish.numbers(storage, output)[-limit - 1 :])
+    return [listed(before, each) for before, each in with_below(found)][-limit:][::-1]
 
 
-def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snapshot]:
-    """The present snapshot, and the earlier one that a rollback would show again. Changes nothing.
+def with_below(found: list[Snapshot]) -> list[tuple[Snapshot, Snapshot]]:
+    """Each snapshot, after the one that it was built on, as far as that is known. found: in order."""
+    below = {each.number + 1: each for each in found} | {1: Snapshot(0)}
+    return [(below.get(each.number, each.without_own()), each) for each in found]
 
-    to: the number of the earlier one; default: the one before the newest that was not itself a rollback.
+
+@dataclass(frozen=True, slots=True)
+class Return:
+    """What a rollback would do. now: what readers see. earlier: what they would see again: an earlier snapshot, without
+    runs that are deleted. gone: these runs, with the revision that it has of each.
+    """
+
+    now: Snapshot
+    earlier: Snapshot
+    gone: Mapping[str, int] = field(default_factory=dict)
+
+
+def back(storage: Storage, output: str, to: int | None) -> Return:
+    """What a rollback would do. Changes nothing.
+
+    to: the number of the earlier snapshot; default: the one before the newest that was not itself a rollback or a
+    prune.
 
     Raises:
-        JobError: there is nothing to go back to, or a revision that readers would see again is not as it was published.
+        JobError: there is nothing to go back to; a revision that readers would see again is not as it was published; or
+            it is deleted, and readers see another revision of its run, which would vanish.
     """
     now = publish.newest(storage, output)
     target = to if to is not None else _before(storage, output, now)
@@ -98,19 +113,32 @@ def back(storage: Storage, output: str, to: int | None) -> tuple[Snapshot, Snaps
         )
     earlier = publish.snapshot(storage, output, target) if target else Snapshot(0)
     again = [(run, entry) for run, entry in sorted(earlier.runs.items()) if now.runs.get(run) != entry]
+
+    def is_gone(run: str, entry: Published) -> bool:
+        try:
+            _check_can_be_shown(storage, output, run, entry)
+        except _Gone:
+            if run in now.runs:
+                raise
+            return True
+        return False
+
     with ThreadPoolExecutor(_READERS) as pool:
-        list(pool.map(lambda each: _check_can_be_shown(storage, output, *each), again))
-    return now, earlier
+        left_out = pool.map(lambda each: is_gone(*each), again)
+        gone = {run: entry.revision for (run, entry), out in zip(again, left_out, strict=True) if out}
+    left = {run: entry for run, entry in earlier.runs.items() if run not in gone}
+    return Return(now, replace(earlier, runs=left), gone)
 
 
-def rollback(storage: Storage, output: str, to: int | None, seen: tuple[Snapshot, Snapshot] | None = None) -> Snapshot:
+def rollback(storage: Storage, output: str, to: int | None, seen: Return | None = None) -> Snapshot:
     """Show readers an earlier publication again, as a new snapshot. to: as in `back`. seen: what `back` has found for
     it, so that nothing is undone that was published since.
 
     Raises:
         JobError: there is nothing to go back to, or something was published meanwhile.
     """
-    now, earlier = seen or back(storage, output, to)
+    found = seen or back(storage, output, to)
+    now, earlier = found.now, found.earlier
     origin = Origin("rollback", to=earlier.number)
     there = publish.add(storage, output, now.number + 1, earlier.runs, origin)
     if (there.origin, there.runs) != (origin, earlier.runs):
@@ -169,17 +197,26 @@ def republish(storage: Storage, output: str, run_id: str | None, date: str = "")
     return _change(storage, output, Origin("republish", run_id, entry.revision), again)
 
 
+class _Gone(JobError):
+    """The files of a revision are deleted."""
+
+
 def _check_can_be_shown(storage: Storage, output: str, run_id: str, entry: Published) -> None:
     """Check that a revision is still there before readers are led to it.
 
     Raises:
-        JobError: its manifest, its list of shards or its first data file is gone, or one of the first two is not what
-            was published.
+        _Gone: its manifest, its list of shards or its first data file is gone, or is that of another revision, which
+            was scored since.
+        JobError: its manifest or its list of shards is not what was published.
     """
     try:
         there(storage, output, 0, run_id, entry)
-    except Missing as error:
-        raise JobError(
+    except (Missing, JobError) as error:
+        if not isinstance(error, Missing):
+            anew = revs.read_revision(storage, revs.run_folder(output, run_id), entry.revision).state.intent
+            if anew is None or anew.published == entry:
+                raise
+        raise _Gone(
             f"r{entry.revision} of the run {run_id!r} cannot be shown again, because it was deleted ({error}); nothing "
             f"was changed. `{scoring_anew(run_id, entry.date)}` scores it anew; `nightjar unpublish JOB RUN` "
             "takes one night away and leaves the others as they are"
@@ -202,23 +239,28 @@ def _change(
 
 
 def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
-    """The publication before the one that readers really see, so that repeated rollbacks go further back."""
-    effective = now
-    while effective.origin.act == "rollback":
-        if not effective.origin.to:
+    """The publication before the one that readers really see, so that repeated rollbacks go further back.
+
+    What a prune took away is gone, so it is not what a rollback takes back.
+    """
+    numbers, effective = publish.numbers(storage, output), now
+    while effective.origin.act in ("rollback", "prune"):
+        below = [number for number in numbers if number < effective.number]
+        target = effective.origin.to if effective.origin.act == "rollback" else max(below, default=0)
+        if target not in numbers:
             return None
-        effective = publish.snapshot(storage, output, effective.origin.to)
-    return max((number for number in publish.numbers(storage, output) if number < effective.number), default=None)
+        effective = publish.snapshot(storage, output, target)
+    return max((number for number in numbers if number < effective.number), default=None)
 
 
 def _last_of(storage: Storage, output: str, date: str) -> str:
     """The run of a date that readers saw last, and do not see now; else one that they see, or a run of that name."""
     shown = publish.newest(storage, output)
     for number in reversed(publish.numbers(storage, output)):
-        there = publish.snapshot(storage, output, number)
-        hidden = {run: entry for run, entry in there.runs.items() if run not in shown.runs}
-        if run := replace(there, runs=hidden).nights().get(date):
-            return run
+        for found in publish.snapshots(storage, output, [number]):
+            hidden = {run: entry for run, entry in found.runs.items() if run not in shown.runs}
+            if run := replace(found, runs=hidden).nights().get(date):
+                return run
     return shown.nights().get(date, date)
 
 

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
-from nightjar.inference.errors import AuditFailed, RunFailed, ShardsFailed, StorageError, TakenBack, Unanswered
+from nightjar.inference.errors import AuditFailed, Held, RunFailed, ShardsFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
 from nightjar.inference.input.plan import Discovery, Plan
@@ -290,11 +290,12 @@ def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
 
     Returns whether there was one.
     """
-    if not newest.sealed or newest.success is not None:
+    if newest.state.intent is None or newest.success is not None:
         return False
     with leased(request, newest.uri, "publish", keep=False, seen=newest) as writer:
         intent = writer.state.intent
-        assert intent is not None
+        if intent is None:
+            raise Held("this run was deleted while this command began; repeat it to see what is left")
         read_manifest(request.storage, request.output, intent.published)  # readers are not led to a damaged one
         make_visible(request, writer, intent.published)
     return True

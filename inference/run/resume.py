@@ -6,10 +6,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Set
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from nightjar.inference.errors import AlreadyExists, Damaged, JobError, TakenBack
+from nightjar.inference.errors import AlreadyExists, Damaged, JobError, Missing, TakenBack
 from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.plan import Discovery, Plan, make_plan
 from nightjar.inference.job.model import Job
@@ -75,7 +76,9 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
 
 
 def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.Snapshot | None) -> int:
-    """The number of the revision to continue. now: what readers see, for a run that has no revision."""
+    """The number of the revision to continue. newest: also one that is being deleted. now: what readers see, for a run
+    that has no revision.
+    """
     if newest is None:
         # A night that was published and then deleted continues after its published number, so that no number is used
         # twice.
@@ -101,8 +104,7 @@ def plan_in(
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
     storage, state, fingerprint = writer.ledger.storage, writer.state, identity.fingerprint
     previous = revs.read_plan(storage, uri, state)
-    source = _source(request, state, newest)
-    source_plan = source.plan() if source is not None else None
+    source, source_plan = _with_plan(_source(request, state, newest))
     before = state.planned or (source.state.planned if source else None)
     kept = previous or source_plan if before and before.fingerprint == fingerprint else None
     made = make_plan(discovery, request.job, fingerprint, kept).with_splits(state.splits, fingerprint)[0]
@@ -120,7 +122,9 @@ def plan_in(
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
         have = writer.state.committed | (source.state.committed if source else set())
-        again = why_again(request, identity, wanted, newest, have)
+        again = tuple[str, ...]()
+        with suppress(Missing):  # the revision before may be deleted meanwhile
+            again = why_again(request, identity, wanted, newest, have)
         taken = source.number if source else 0
         line = Planned(
             file=name,
@@ -231,7 +235,14 @@ def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> 
     if not newest.sealed and newest.number > 1:
         # It was begun before, and killed before it had a plan.
         newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
-    return newest if newest.sealed else None
+    return newest if newest.state.intent is not None else None
+
+
+def _with_plan(source: revs.Revision | None) -> tuple[revs.Revision | None, Plan | None]:
+    """A revision and its plan. None without a plan: somebody deletes the revision, and its shards are scored again."""
+    with suppress(Missing):
+        return source, source.plan() if source is not None else None
+    return None, None
 
 
 def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, number: int, fingerprint: str) -> None:

@@ -73,8 +73,9 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
     """
     began, watch = time.time(), Stopwatch("plan")
     identity = identity_of(request, discovery.schema)
-    newest, now = _caught_up(request)
-    number = number_for(newest, request, now)
+    highest, now = _caught_up(request)
+    number = number_for(highest, request, now)
+    newest = None if highest is None or highest.state.removed else highest
     if newest and newest.sealed and is_complete(request, discovery, newest, identity.fingerprint):
         return replace(finished(request, newest), took=watch.claim())
     targets.check(request.storage, request.job, discovery.schema)
@@ -84,8 +85,9 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
     uri = revs.revision_uri(request.run_uri, number)
     seen = newest if newest and number == newest.number else None
     with leased(request, uri, "score", keep=True, seen=seen) as writer, opened(request.engine) as engine:
-        if writer.state.intent is not None:
-            raise Held("another writer published this run while this command began; repeat it to see what is left")
+        if writer.state.intent is not None or writer.state.removed:
+            done = "deleted" if writer.state.removed else "published"
+            raise Held(f"another writer {done} this run while this command began; repeat it to see what is left")
         made = plan_in(request, writer, uri, discovery, identity, newest)
         progress = writer.state.progress
         assert writer.state.planned is not None
@@ -123,12 +125,12 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
 def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snapshot | None]:
     """Claim the run for this command, and finish what earlier ones left undone.
 
-    Returns the run's newest revision; if it has none yet, what readers see now.
+    Returns the run's newest revision, also one that is being deleted; if it has none yet, what readers see now.
     """
     claim(request)
     for snapshot in request.scoring.snapshots:
         keep(request.storage, request.output, snapshot)
-    newest = revs.newest_revision(request.storage, request.run_uri)
+    newest = revs.highest_revision(request.storage, request.run_uri)
     settled = newest is not None and finish_publication(request, newest)
     now = publish.newest(request.storage, request.output) if newest is None else None
     # An earlier command may have published and ended before this. If it fails now, this run's publication reports it.

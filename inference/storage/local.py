@@ -166,6 +166,13 @@ def read_link(uri: str) -> str | None:
             return None
 
 
+def remove_empty_folders(folder: str) -> None:
+    """Remove a folder and those below it, as far as they hold no files. Nobody else may be writing there."""
+    for here, _, _ in os.walk(folder, topdown=False):
+        with suppress(OSError):  # one that holds something, or that another command has removed
+            Path(here).rmdir()
+
+
 def replace_link(uri: str, target: str) -> None:
     """Point a symbolic link at `target`, atomically for readers. A folder of that name stays, and is an error.
 

@@ -23,6 +23,7 @@ from nightjar.flows.cli.doctor import Finding
 from nightjar.flows.reports import Night
 from nightjar.flows.serving.deploy import Deployed
 from nightjar.inference.history.comparison import RunsCompared
+from nightjar.inference.history.retention import Pruned
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.output.latest_view import PublishedFiles
 from nightjar.inference.output.targets import TableShown
@@ -50,6 +51,7 @@ REPORTS: dict[str, Any] = {
     "rollback": PublicationListed,
     "unpublish": PublicationListed,
     "republish": PublicationListed,
+    "prune": Pruned,
     "tables": list[TableShown],
     "backfill": list[Night],
     "deploy": list[Deployed],

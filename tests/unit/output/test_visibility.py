@@ -23,6 +23,7 @@ from nightjar.inference.output.publications import Origin
 from nightjar.inference.output.visibility import Change
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
+from outputs import FIRST_MANIFEST
 from publishing import finished
 from support import Lake
 
@@ -168,11 +169,38 @@ def test_a_named_run_that_was_taken_back_is_shown_again_where_it_lies(lake: Lake
         lake.run(engine="local", **night)
 
 
+def test_a_rollback_leaves_out_what_was_deleted_if_readers_do_not_see_the_run(
+    lake: Lake, output: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Nobody loses a night by that; one that readers see in another revision would vanish, and is refused below."""
+    visibility.unpublish(LakeStorage(), output, "2026-11-17")
+    shutil.rmtree(Path(output, "runs/2026-11-17"))
+    app(["rollback", str(lake.job_path)], standalone_mode=False)
+    told = capsys.readouterr()
+    assert seen(output) == {"2026-11-18": 1, "2026-11-19": 1}
+    assert "Note: not shown, because their files were deleted: 2026-11-17 r1" in told.err
+    assert "publication 5: rollback to publication 3. Readers now see 2 runs" in told.out
+
+
+def test_a_rollback_leaves_out_a_run_that_was_deleted_and_scored_anew_under_the_same_number(
+    output: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The manifest is there, but is another one than that publication shows."""
+    visibility.unpublish(LakeStorage(), output, "2026-11-17")
+    shutil.rmtree(Path(output, "runs/2026-11-17"))
+    monkeypatch.setitem(FIRST_MANIFEST, "fingerprint", "7d")
+    finished(output, "2026-11-17")
+    with pytest.raises(JobError, match="r1 of the run '2026-11-17' cannot be shown again, because it was deleted"):
+        visibility.rollback(LakeStorage(), output, 3)
+    visibility.unpublish(LakeStorage(), output, "2026-11-17")
+    assert visibility.rollback(LakeStorage(), output, 3).runs.keys() == {"2026-11-18", "2026-11-19"}
+
+
 def test_a_named_run_that_was_deleted_is_scored_anew_for_its_own_date(output: str) -> None:
-    """What said its date is gone with it."""
-    finished(output, "repair", date="2026-11-10")
-    visibility.unpublish(LakeStorage(), output, "repair")
-    shutil.rmtree(Path(output, "runs/repair"))
+    """Its folder may be gone, with what said its date."""
+    for revision in (1, 2):
+        finished(output, "repair", revision, date="2026-11-10")
+    shutil.rmtree(Path(output, "runs/repair/r1"))
     with pytest.raises(JobError, match="`nightjar run JOB --run-id repair --date 2026-11-10 --fresh` scores it anew"):
         visibility.rollback(LakeStorage(), output, None)
 

@@ -1,0 +1,281 @@
+"""Retention: which nights an output keeps, and the deletion of all that belongs to others, the oldest first.
+
+Kept are the newest N nights of what readers see, by their logical dates, and each night that became visible less than N
+days ago. As long as readers see fewer than N nights, every night is kept. The other nights are first taken out of what
+readers see, by one snapshot. Then go the publications that show none but them, and their runs (`removal`): published
+ones, and those that never were. What was kept of code and model goes when no revision is left that it scored.
+
+Each step can be killed and done again, also by two commands at once. Nothing is kept of what was done so far: the next
+command finds what is left by its date.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from itertools import takewhile
+
+from nightjar.inference.errors import Damaged, Held, JobError, Missing
+from nightjar.inference.history.removal import PRUNE, Size, remove, size_of
+from nightjar.inference.identity.identity import Identity, read_identity
+from nightjar.inference.job.checks import BASELINE, DriftCheck
+from nightjar.inference.job.sections import MOST_NIGHTS
+from nightjar.inference.ledger.endings import utc
+from nightjar.inference.ledger.epochs import shows_life
+from nightjar.inference.ledger.holders import is_dead
+from nightjar.inference.ledger.ledger import Ledger, State, replay
+from nightjar.inference.ledger.lines import Published
+from nightjar.inference.output import latest_view, visibility
+from nightjar.inference.output import publications as publish
+from nightjar.inference.output.publications import Origin, Snapshot
+from nightjar.inference.output.revisions import newest_number, revision_uri, run_folder
+from nightjar.inference.records import as_line
+from nightjar.inference.run import waiting
+from nightjar.inference.run.publishing import commit_tables
+from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
+from nightjar.inference.storage.local import remove_empty_folders
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, join, read_control
+
+_MAX_TRIES = 100
+_READERS = 16
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pruned:
+    """What was deleted, or would be.
+
+    keep: how many of the newest nights are kept. publication: the number of what readers see now. hidden: the dates
+    that they see no more. runs: those that were deleted, the oldest first. publications: how many were deleted.
+    revisions, files, bytes: of all that was deleted. left: why runs are left that are old enough, a sentence each.
+    behind: what could not be done of `latest/` and `dates/`; nothing is deleted while they show nights that would go.
+    tables_behind: a sentence for each table that does not show what readers see.
+    """
+
+    keep: int
+    publication: int
+    hidden: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+    publications: int = 0
+    revisions: int = 0
+    files: int = 0
+    bytes: int = 0
+    left: tuple[str, ...] = ()
+    behind: str = ""
+    tables_behind: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Rule:
+    """What is kept. now: what readers see. older: all other snapshots, in order. oldest: dates from this one on are
+    kept; empty for all. visible: dates of which readers saw something new since. since: N days ago, in UTC, as ISO
+    8601. named: runs that stay whatever their date.
+    """
+
+    now: Snapshot
+    older: tuple[Snapshot, ...]
+    oldest: str
+    visible: frozenset[str]
+    since: str
+    named: frozenset[str]
+
+    def keeps(self, date: str) -> bool:
+        """Whether a night is kept."""
+        return date >= self.oldest or date in self.visible
+
+    @property
+    def runs(self) -> dict[str, Published]:
+        """What readers still see."""
+        return {run: each for run, each in self.now.runs.items() if run in self.named or self.keeps(each.date)}
+
+
+def _rule(request: RunRequest, nights: int) -> _Rule:
+    storage, output = request.storage, request.output
+    found = publish.snapshots(storage, output, publish.numbers(storage, output))
+    now = found[-1] if found else Snapshot(0)
+    since, dates = utc(-24 * nights), list(now.nights())
+    visible = {
+        entry.date
+        for before, after in visibility.with_below(found)
+        for run, entry in after.runs.items()
+        if after.at >= since and before.runs.get(run) != entry
+    }
+    return _Rule(
+        now=now,
+        older=tuple(found[:-1]),
+        oldest=dates[-nights] if len(dates) >= nights else "",
+        visible=frozenset(visible),
+        since=since,
+        named=frozenset({BASELINE, *(check.against for check in request.job.checks if isinstance(check, DriftCheck))}),
+    )
+
+
+def prune(request: RunRequest, nights: int, *, dry_run: bool = False) -> Pruned:
+    """Delete what belongs to no night that is kept. nights: how many newest ones are. dry_run: only look.
+
+    Raises:
+        JobError: The number is wrong, or others publish faster than old nights can be taken away.
+        StorageError: The storage refused or failed; what is left is deleted by the next command.
+    """
+    if not 1 <= nights <= MOST_NIGHTS:
+        raise JobError(f"keep: must be at least 1 night and at most {MOST_NIGHTS:,}, not {nights}")
+    storage, output, name = request.storage, request.output, request.job.name
+    rule = seen = _rule(request, nights)
+    note, late = "", tuple[str, ...]()
+    if not dry_run:
+        rule = _hide(request, nights, seen)
+        note, late = latest_view.refresh(storage, output, name, behind=True), commit_tables(request)
+    hidden = tuple(sorted({each.date for each in seen.now.runs.values()} - {e.date for e in rule.runs.values()}))
+    done = Pruned(keep=nights, publication=rule.now.number, hidden=hidden, behind=note, tables_behind=late)
+    if note and latest_view.refresh(storage, output, name, behind=True):
+        return done  # these folders still lead readers to nights that would go
+    old = _old_publications(storage, output, rule)
+    if not dry_run:
+        storage.delete(entry.uri for entry in old)
+    runs, left = dict[str, Size](), []
+    for date, run in _old_runs(request, rule):
+        try:
+            if (size := _delete(replace(request, run_id=run), rule, date, dry_run)) is not None:
+                runs[run] = size
+        except (Held, Damaged) as error:
+            left.append(f"{run}: {error}")
+    unused = _unused_snapshots(storage, output, runs if dry_run else ())
+    if not dry_run:
+        storage.delete(entry.uri for entry in unused)
+        _remove_empty_dates(storage, output, rule.now)
+    size = sum(runs.values(), Size(0, len(old) + len(unused), sum(entry.size for entry in (*old, *unused))))
+    return replace(done, runs=tuple(runs), publications=len(old), **as_line(size), left=tuple(left))
+
+
+def _hide(request: RunRequest, nights: int, rule: _Rule) -> _Rule:
+    """Take the old nights away from readers, by one snapshot. Returns the rule for what they see then."""
+    for _ in range(_MAX_TRIES):
+        if rule.runs == rule.now.runs:
+            return rule
+        # If another command is faster, its snapshot is looked at, too: it may show an old night again.
+        publish.add(request.storage, request.output, rule.now.number + 1, rule.runs, Origin("prune"))
+        rule = _rule(request, nights)
+    raise JobError(f"publications in {request.output} are created faster than old nights can be taken away; try again")
+
+
+def _old_publications(storage: Storage, output: str, rule: _Rule) -> list[Entry]:
+    """The oldest snapshots, up to the first that shows a night that is kept."""
+    old = takewhile(lambda each: not any(rule.keeps(entry.date) for entry in each.runs.values()), rule.older)
+    wanted = {publish.uri_of(output, each.number) for each in old}
+    return [entry for entry in storage.list(join(output, "publications")) if entry.uri in wanted] if wanted else []
+
+
+def _old_runs(request: RunRequest, rule: _Rule) -> list[tuple[str, str]]:
+    """The date and name of each run that is not kept, in order."""
+    storage, output, stay = request.storage, request.output, rule.named | rule.runs.keys()
+    # A folder of another name is none that a run made.
+    names = [run for run in storage.subfolders(join(output, "runs")) if is_run_id(run) and run not in stay]
+    with ThreadPoolExecutor(_READERS) as pool:
+        dates = pool.map(lambda run: _date_of(storage, run_folder(output, run), run), names)
+        return sorted((date, run) for date, run in zip(dates, names, strict=True) if date and not rule.keeps(date))
+
+
+def _date_of(storage: Storage, run_uri: str, run: str) -> str:
+    """The logical date of a run; empty if nothing says it."""
+    if (day := date_named(run)) is not None:
+        return day.isoformat()
+    try:
+        return begun(storage, run_uri).date
+    except (Missing, Damaged):
+        state = _state(storage, run_uri) or State()
+        return state.removed or (state.planned.date if state.planned else "")
+
+
+def _state(storage: Storage, run_uri: str) -> State | None:
+    """What the ledger of a run's newest revision says; None if there is no revision."""
+    number = newest_number(storage, run_uri)
+    return replay(Ledger(storage, revision_uri(run_uri, number))) if number else None
+
+
+def _delete(request: RunRequest, rule: _Rule, date: str, dry_run: bool) -> Size | None:
+    """Delete the request's run. Returns how much it held; None if it is kept: it was written since, or is shown again.
+
+    Raises:
+        Held: A writer holds it, or it waits for its input, or for a person.
+        Damaged: Its ledger cannot be read.
+    """
+    storage, uri = request.storage, request.run_uri
+    state = _state(storage, uri)
+    if state is None or not state.removed:
+        _check_idle(request, state)
+        written = _written(request, state)
+        if written >= rule.since or (state is None and not written):  # the latter may begin just now
+            return None
+    size = size_of(storage, uri)
+    if dry_run:
+        _check_not_held(request, state)
+        return size
+    if request.run_id in publish.newest(storage, request.output).runs:
+        return None
+    remove(storage, uri, date, request.lease_s, state)
+    return size
+
+
+def _check_idle(request: RunRequest, state: State | None) -> None:
+    if (waits := waiting.waits(request)) is not None:
+        raise Held(f"it waits: {waits}")
+    question = state.question if state else None
+    if state is not None and question is not None and not question.lapsed and not state.approved:
+        raise Held(f"it waits for a person's answer until {question.until}")
+
+
+def _check_not_held(request: RunRequest, state: State | None) -> None:
+    """As `open_epoch` does, which is not called for a look."""
+    if state is None or (holder := state.holder) is None or is_dead(holder):
+        return
+    uri = revision_uri(request.run_uri, newest_number(request.storage, request.run_uri))
+    if shows_life(Ledger(request.storage, uri), state, request.lease_s):
+        raise Held(f"it is being written by {holder}")
+
+
+def _written(request: RunRequest, state: State | None) -> str:
+    """When a command, or a person who answered, last wrote a run; empty if nothing says it."""
+    note = waiting.note_of(request)
+    signs = [note.at] if note else []
+    if state is not None:
+        signs += [holder.at for _, holder in state.openers if holder.task != PRUNE]
+        signs += [each.at for each in (state.ended, state.decision) if each is not None]
+    return max(signs, default="")
+
+
+def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> list[Entry]:
+    """What is kept of code and models that scored no revision that is left. gone: runs that do not count.
+
+    None as long as a run has begun that has no plan yet, because only the plan says what scores it.
+    """
+    there = storage.list(join(output, "snapshots"))
+    kept = {entry.uri.rpartition("/")[2].removesuffix(".zip"): entry for entry in there}
+    runs = [run for run in storage.subfolders(join(output, "runs")) if is_run_id(run) and run not in gone]
+    for run in reversed(runs) if kept else ():  # the latest night has most of them
+        uri = run_folder(output, run)
+        numbers = range(newest_number(storage, uri), 0, -1)
+        found = [each for number in numbers for each in _identities(storage, revision_uri(uri, number))]
+        if not found and next(storage.list(uri), None) is not None:
+            return []
+        for each in found:
+            for digest in (each.code_digest, *each.model_digests):
+                kept.pop(digest, None)
+        if not kept:
+            return []
+    return [*kept.values()]
+
+
+def _identities(storage: Storage, uri: str) -> Iterator[Identity]:
+    """What scored a revision; more than once if it was planned anew."""
+    first = join(uri, "identity-")
+    for entry in takewhile(lambda each: each.uri.startswith(first), storage.list(uri, after=first)):
+        with suppress(Missing):
+            yield read_control(storage, entry.uri, read_identity, "what scored a run", "restore it")
+
+
+def _remove_empty_dates(storage: Storage, output: str, now: Snapshot) -> None:
+    """Remove the folders for readers, on a disk, of dates that show nothing."""
+    dates = join(output, "dates")
+    for date in set(storage.subfolders(dates)) - now.nights().keys() if is_local(output) else ():
+        remove_empty_folders(join(dates, date))
