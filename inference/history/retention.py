@@ -23,8 +23,8 @@ from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.job.checks import BASELINE, DriftCheck
 from nightjar.inference.job.sections import MOST_NIGHTS
 from nightjar.inference.ledger.endings import utc
-from nightjar.inference.ledger.epochs import shows_life
-from nightjar.inference.ledger.holders import is_dead
+from nightjar.inference.ledger.epochs import check_free
+from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import latest_view, visibility
@@ -99,7 +99,7 @@ def _rule(request: RunRequest, nights: int) -> _Rule:
         entry.date
         for before, after in visibility.with_below(found)
         for run, entry in after.runs.items()
-        if after.at >= since and before.runs.get(run) != entry
+        if after.at > since and before.runs.get(run) != entry
     }
     return _Rule(
         now=now,
@@ -138,9 +138,13 @@ def prune(request: RunRequest, nights: int, *, dry_run: bool = False) -> Pruned:
         try:
             if (size := _delete(replace(request, run_id=run), rule, date, dry_run)) is not None:
                 runs[run] = size
-        except (Held, Damaged) as error:
+        except (Held, Damaged, Missing) as error:  # the last: another command is deleting it
             left.append(f"{run}: {error}")
-    unused = _unused_snapshots(storage, output, runs if dry_run else ())
+    try:
+        unused = _unused_snapshots(storage, output, runs if dry_run else ())
+    except Damaged as error:
+        unused = []
+        left.append(str(error))
     if not dry_run:
         storage.delete(entry.uri for entry in unused)
         _remove_empty_dates(storage, output, rule.now)
@@ -180,11 +184,12 @@ def _date_of(storage: Storage, run_uri: str, run: str) -> str:
     """The logical date of a run; empty if nothing says it."""
     if (day := date_named(run)) is not None:
         return day.isoformat()
-    try:
+    with suppress(Missing, Damaged):
         return begun(storage, run_uri).date
-    except (Missing, Damaged):
+    with suppress(Missing, Damaged):
         state = _state(storage, run_uri) or State()
         return state.removed or (state.planned.date if state.planned else "")
+    return ""
 
 
 def _state(storage: Storage, run_uri: str) -> State | None:
@@ -198,18 +203,20 @@ def _delete(request: RunRequest, rule: _Rule, date: str, dry_run: bool) -> Size 
 
     Raises:
         Held: A writer holds it, or it waits for its input, or for a person.
-        Damaged: Its ledger cannot be read.
+        Damaged, Missing: Its ledger cannot be read.
     """
     storage, uri = request.storage, request.run_uri
     state = _state(storage, uri)
     if state is None or not state.removed:
         _check_idle(request, state)
         written = _written(request, state)
-        if written >= rule.since or (state is None and not written):  # the latter may begin just now
+        if written > rule.since or (state is None and not written):  # the latter may begin just now
             return None
     size = size_of(storage, uri)
     if dry_run:
-        _check_not_held(request, state)
+        if state is not None:
+            uri = revision_uri(uri, newest_number(storage, uri))
+            check_free(Ledger(storage, uri), state, this_holder(PRUNE), request.lease_s)
         return size
     if request.run_id in publish.newest(storage, request.output).runs:
         return None
@@ -225,15 +232,6 @@ def _check_idle(request: RunRequest, state: State | None) -> None:
         raise Held(f"it waits for a person's answer until {question.until}")
 
 
-def _check_not_held(request: RunRequest, state: State | None) -> None:
-    """As `open_epoch` does, which is not called for a look."""
-    if state is None or (holder := state.holder) is None or is_dead(holder):
-        return
-    uri = revision_uri(request.run_uri, newest_number(request.storage, request.run_uri))
-    if shows_life(Ledger(request.storage, uri), state, request.lease_s):
-        raise Held(f"it is being written by {holder}")
-
-
 def _written(request: RunRequest, state: State | None) -> str:
     """When a command, or a person who answered, last wrote a run; empty if nothing says it."""
     note = waiting.note_of(request)
@@ -247,7 +245,8 @@ def _written(request: RunRequest, state: State | None) -> str:
 def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> list[Entry]:
     """What is kept of code and models that scored no revision that is left. gone: runs that do not count.
 
-    None as long as a run has begun that has no plan yet, because only the plan says what scores it.
+    None as long as a run has begun that has no plan yet, because only the plan says what scores it. (A run that is
+    begun again just now, with a model that only deleted nights had, may lose its copy: `replay --live` does without.)
     """
     there = storage.list(join(output, "snapshots"))
     kept = {entry.uri.rpartition("/")[2].removesuffix(".zip"): entry for entry in there}
@@ -256,7 +255,7 @@ def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> l
         uri = run_folder(output, run)
         numbers = range(newest_number(storage, uri), 0, -1)
         found = [each for number in numbers for each in _identities(storage, revision_uri(uri, number))]
-        if not found and next(storage.list(uri), None) is not None:
+        if not found and _has_begun(storage, uri):
             return []
         for each in found:
             for digest in (each.code_digest, *each.model_digests):
@@ -264,6 +263,13 @@ def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> l
         if not kept:
             return []
     return [*kept.values()]
+
+
+def _has_begun(storage: Storage, run_uri: str) -> bool:
+    with suppress(Missing):
+        begun(storage, run_uri)
+        return True
+    return False
 
 
 def _identities(storage: Storage, uri: str) -> Iterator[Identity]:

@@ -129,12 +129,7 @@ def open_epoch(
     """
     ledger = Ledger(RetryingStorage(storage), revision_uri)
     state = replay(ledger, seen)
-    if (
-        state.holder is not None
-        and not _may_succeed(state.holder, writer)
-        and shows_life(ledger, state, lease_s, clock, sleep)
-    ):
-        raise Held(_held(state))
+    check_free(ledger, state, writer, lease_s, clock, sleep)
     check(state)
     try:
         segment = _create(ledger, state.number + 1, state.epoch + 1, writer, [Opened(writer)])
@@ -144,6 +139,26 @@ def open_epoch(
         raise Held(_held(state)) from None
     state.apply(segment)
     return LedgerWriter(ledger, writer, state, lease_s).start()
+
+
+def check_free(
+    ledger: Ledger,
+    state: State,
+    writer: Holder,
+    lease_s: float = LEASE_S,
+    clock: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> None:
+    """Check that this writer could open an epoch. Continues `state`.
+
+    Raises:
+        Held: Another writer is alive; the message says who.
+    """
+    holder = state.holder
+    if holder is None or _may_succeed(holder, writer):
+        return
+    if shows_life(ledger, state, lease_s, clock, sleep):
+        raise Held(_held(state))
 
 
 def _may_succeed(holder: Holder, me: Holder) -> bool:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import json
+import re
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -116,6 +118,27 @@ class Output:
     def now(self) -> Snapshot:
         """What readers see."""
         return publish.newest(self.storage, self.uri)
+
+
+def aged(output: str | Path, days: int, *runs: str) -> None:
+    """Let all that was done so far in an output on a disk be done so many days earlier. runs: only what was done to
+    these.
+    """
+    folder = Path(output)
+    notes = [*folder.glob("runs/*/r*/ledger/*.jsonl"), *folder.glob("runs/*/not-begun.json")]
+    for path in notes if runs else [*notes, *folder.glob("publications/*.json")]:
+        if not runs or path.relative_to(folder).parts[1] in runs:
+            path.write_text(text_of_earlier(path.read_text(), days))
+
+
+def text_of_earlier(text: str, days: int) -> str:
+    """What a file says, with all its times so many days earlier."""
+    return re.sub(r'"at": ?"([^"]+)"', lambda found: f'"at":"{earlier(found[1], days)}"', text)
+
+
+def earlier(at: str, days: int) -> str:
+    """A time of a ledger, so many days earlier."""
+    return (dt.datetime.fromisoformat(at) - dt.timedelta(days=days)).isoformat(timespec="seconds")
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import itertools
 import json
 import re
@@ -35,7 +34,7 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import ANYBODY, Forwarding, Storage, join
-from outputs import ROWS, Placed
+from outputs import ROWS, Placed, aged, earlier, text_of_earlier
 from s3 import weed
 from support import Lake, conforms, planned_line, run_steps
 
@@ -79,13 +78,7 @@ class Nights(Placed):
 
     def age(self, days: int, *runs: str) -> None:
         """Let all that was done so far be done so many days earlier; runs: only what was done to these."""
-        files = [*Path(self.uri).glob("publications/*.json"), *Path(self.uri).glob("runs/*/r*/ledger/*.jsonl")]
-        files += Path(self.uri).glob("runs/*/not-begun.json")
-        for path in files:
-            if not runs or any(f"/runs/{run}/" in str(path) for run in runs):
-                path.write_text(
-                    re.sub(r'"at": ?"([^"]+)"', lambda found: f'"at":"{earlier(found[1], days)}"', path.read_text())
-                )
+        aged(self.uri, days, *runs)
 
     def read(self, run: str) -> list[tuple[str, int]]:
         """What readers find of a run, by its exact files."""
@@ -111,15 +104,6 @@ class Nights(Placed):
 
     def content(self) -> dict[str, bytes]:
         return {entry.uri: self.storage.read(entry.uri) for entry in self.below()}
-
-
-def aged(text: str, days: int) -> str:
-    """A file whose times are so many days earlier."""
-    return re.sub(r'"at": ?"([^"]+)"', lambda found: f'"at":"{earlier(found[1], days)}"', text)
-
-
-def earlier(at: str, days: int) -> str:
-    return (dt.datetime.fromisoformat(at) - dt.timedelta(days=days)).isoformat(timespec="seconds")
 
 
 @pytest.fixture
@@ -182,7 +166,7 @@ def test_the_same_in_a_bucket(lake: Lake, request: pytest.FixtureRequest) -> Non
         made.score(night)
     for entry in [*made.below("publications"), *made.below("runs")]:
         if entry.uri.endswith((".jsonl", ".json")) and "manifest" not in entry.uri:
-            storage.write(entry.uri, aged(storage.read(entry.uri).decode(), 40).encode())
+            storage.write(entry.uri, text_of_earlier(storage.read(entry.uri).decode(), 40).encode())
     killed = Dying(storage, 30, StorageError("the storage is away"))
     with pytest.raises(StorageError, match="the storage is away"):
         prune(request_of(lake, killed), 3)

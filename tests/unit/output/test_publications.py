@@ -167,6 +167,16 @@ def test_an_intent_whose_number_others_took_gets_another(output: str) -> None:
     assert [note.split()[1] for note in notes(output)] == ["2026-11-17", "2026-11-18", "2026-11-19"]
 
 
+def test_an_intent_whose_number_was_pruned_since_gets_another(output: str) -> None:
+    """The number is free again, but far below what readers see: a publication there would show nobody anything."""
+    intend(output, "2026-11-17", 1)
+    published(output, "2026-11-18", "2026-11-19")
+    Path(output, "publications/00000001.json").unlink()
+    published(output, "2026-11-17")
+    assert publish.numbers(LakeStorage(), output) == [2, 3]
+    assert set(now(output).runs) == {"2026-11-17", "2026-11-18", "2026-11-19"}
+
+
 def test_a_publication_the_ledger_does_not_know_of_is_not_made_again(output: str) -> None:
     """Killed between the two; meanwhile others published and somebody rolled back. That stays so."""
     kill = faults.fail("create", "*/r1/ledger/00000003.jsonl", error=StorageError("killed here"))
