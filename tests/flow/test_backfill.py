@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from forked import forked
+from outputs import aged
 from support import Lake, conforms, leaves_nothing, nightjar, wait_until
 
 pytestmark = pytest.mark.flow
@@ -112,3 +113,18 @@ def test_nights_that_do_not_fit_the_cluster_are_one_sentence(tmp_path: Path, api
     done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, env=api_env)
     message = "resources: 64 actors of 1 CPUs and 0 GPUs each do not fit"
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
+
+
+def test_old_nights_are_deleted_after_a_night_is_published(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """By the flow, as `output.keep` says; the record and the page say what went."""
+    lake = dated(tmp_path, output__keep={"nights": 1})
+    for night in NIGHTS[:2]:
+        lake.run(engine="local", date=night)
+    aged(lake.out, 40)
+    done = forked("run", lake.job_path, "--date", NIGHTS[2], *LOCAL, "--json", env=api_env)
+    assert done.returncode == 0, done.stderr
+    found = json.loads(done.stdout.splitlines()[-1])
+    conforms(found, "run")
+    assert (found["publication"], found["pruned"]["runs"], found["pruned"]["publication"]) == (3, NIGHTS[:2], 4)
+    assert [path.name for path in (lake.out / "runs").iterdir()] == [NIGHTS[2]]
+    assert set(lake.snapshot().runs) == {NIGHTS[2]}

@@ -384,6 +384,17 @@ def check_rows(nights: Nights, runs: dict[str, Published]) -> None:
         assert rows == PARTS * ROWS, (run, entry)
 
 
+def test_the_manifest_of_a_run_goes_before_all_that_it_leads_to(lake: Lake, nights: Nights) -> None:
+    """In a bucket many files are deleted by one request, in any order."""
+
+    def check(uri: str) -> None:
+        folder = Path(uri.partition("/r1/")[0], "r1")
+        assert not list(folder.glob("manifest-*")) or "/manifest-" in uri
+
+    watched = faults.pause("delete", "*/r1/*", nth=None, before=check)
+    assert pruned(lake, storage=FaultyStorage(nights.storage, [watched])).runs == OLD
+
+
 def test_a_deletion_that_was_cut_off_is_finished_also_of_a_run_that_has_its_date_no_more(
     lake: Lake, nights: Nights
 ) -> None:
