@@ -11,7 +11,7 @@ command finds what is left by its date.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from nightjar.inference.ledger.epochs import check_free
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.ledger.lines import Published
-from nightjar.inference.output import latest_view, visibility
+from nightjar.inference.output import latest_view
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.publications import Origin, Snapshot
 from nightjar.inference.output.revisions import newest_number, revision_uri, run_folder
@@ -68,13 +68,12 @@ class Pruned:
 
 @dataclass(frozen=True)
 class _Rule:
-    """What is kept. now: what readers see. older: all other snapshots, in order. oldest: dates from this one on are
-    kept; empty for all. visible: dates of which readers saw something new since. since: N days ago, in UTC, as ISO
-    8601. named: runs that stay whatever their date.
+    """What is kept. now: what readers see. oldest: dates from this one on are kept; empty for all. visible: dates of
+    which readers saw something new since. since: N days ago, in UTC, as ISO 8601. named: runs that stay whatever their
+    date.
     """
 
     now: Snapshot
-    older: tuple[Snapshot, ...]
     oldest: str
     visible: frozenset[str]
     since: str
@@ -91,24 +90,35 @@ class _Rule:
 
 
 def _rule(request: RunRequest, nights: int) -> _Rule:
-    storage, output = request.storage, request.output
-    found = publish.snapshots(storage, output, publish.numbers(storage, output))
-    now = found[-1] if found else Snapshot(0)
-    since, dates = utc(-24 * nights), list(now.nights())
-    visible = {
-        entry.date
-        for before, after in visibility.with_below(found)
-        for run, entry in after.runs.items()
-        if after.at > since and before.runs.get(run) != entry
-    }
+    storage, output, since = request.storage, request.output, utc(-24 * nights)
+    now = publish.newest(storage, output)
+    dates = list(now.nights())
     return _Rule(
         now=now,
-        older=tuple(found[:-1]),
         oldest=dates[-nights] if len(dates) >= nights else "",
-        visible=frozenset(visible),
+        visible=frozenset(_visible_since(storage, output, now, since)),
         since=since,
         named=frozenset({BASELINE, *(check.against for check in request.job.checks if isinstance(check, DriftCheck))}),
     )
+
+
+def _visible_since(storage: Storage, output: str, now: Snapshot, since: str) -> Iterator[str]:
+    """The dates of what readers see in a snapshot that is newer than that, and did not see in the one below it."""
+    numbers = [number for number in publish.numbers(storage, output) if number < now.number]
+    after, older = now, _snapshots(storage, output, numbers[::-1])
+    while after.at > since:
+        before = next(older, None)
+        below = before if before and before.number == after.number - 1 else after.without_own()
+        yield from (entry.date for run, entry in after.runs.items() if below.runs.get(run) != entry)
+        if before is None:
+            return
+        after = before
+
+
+def _snapshots(storage: Storage, output: str, numbers: Sequence[int]) -> Iterator[Snapshot]:
+    """Snapshots in the order of their numbers here, with a bounded number of them in memory."""
+    for begin in range(0, len(numbers), _READERS):
+        yield from publish.snapshots(storage, output, numbers[begin : begin + _READERS])
 
 
 def prune(request: RunRequest, nights: int, *, dry_run: bool = False) -> Pruned:
@@ -165,7 +175,9 @@ def _hide(request: RunRequest, nights: int, rule: _Rule) -> _Rule:
 
 def _old_publications(storage: Storage, output: str, rule: _Rule) -> list[Entry]:
     """The oldest snapshots, up to the first that shows a night that is kept."""
-    old = takewhile(lambda each: not any(rule.keeps(entry.date) for entry in each.runs.values()), rule.older)
+    older = [number for number in publish.numbers(storage, output) if number < rule.now.number]
+    found = _snapshots(storage, output, older)
+    old = takewhile(lambda each: not any(rule.keeps(entry.date) for entry in each.runs.values()), found)
     wanted = {publish.uri_of(output, each.number) for each in old}
     return [entry for entry in storage.list(join(output, "publications")) if entry.uri in wanted] if wanted else []
 

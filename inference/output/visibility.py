@@ -75,13 +75,8 @@ def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
 def publications(storage: Storage, output: str, limit: int) -> list[PublicationListed]:
     """The snapshots of an output, the newest first; at most `limit`."""
     found = publish.snapshots(storage, output, publish.numbers(storage, output)[-limit - 1 :])
-    return [listed(before, each) for before, each in with_below(found)][-limit:][::-1]
-
-
-def with_below(found: list[Snapshot]) -> list[tuple[Snapshot, Snapshot]]:
-    """Each snapshot, after the one that it was built on, as far as that is known. found: in order."""
-    below = {each.number + 1: each for each in found} | {1: Snapshot(0)}
-    return [(below.get(each.number, each.without_own()), each) for each in found]
+    below = {each.number + 1: each for each in found}
+    return [listed(below.get(each.number, each.without_own()), each) for each in found][-limit:][::-1]
 
 
 @dataclass(frozen=True, slots=True)

@@ -311,6 +311,7 @@ def test_commands_that_only_look_load_what_they_use(lake: Lake) -> None:
     lake.run(date=run, engine="local")
     looking = [[name, job] for name in ("plan", "status", "runs", "files", "publications")]
     commands = [*looking, ["show", job, run], ["logs", job, run], ["unpublish", job, run], ["republish", job, run]]
+    commands += [["prune", job, "--keep", "1"]]
     commands += [["run", str(lake.folder / "nowhere.yaml")]]
     code = LOOKS.replace("COMMANDS", repr(commands))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)

@@ -27,7 +27,17 @@ from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_life
 from nightjar.inference.ledger.holders import is_dead, this_holder
 from nightjar.inference.ledger.ledger import _READERS, Ledger, Segment, State, replay
-from nightjar.inference.ledger.lines import Intent, Line, Planned, Preflight, Published, PublishedAs, Revoked, Split
+from nightjar.inference.ledger.lines import (
+    Intent,
+    Line,
+    Planned,
+    Preflight,
+    Published,
+    PublishedAs,
+    Removed,
+    Revoked,
+    Split,
+)
 from nightjar.inference.records import Counts, Failed, Receipt
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
@@ -66,6 +76,28 @@ def receipts(revision: str) -> dict[str, str]:
     found = [(r.shard, r.worker) for r in ledger.receipts(replay(ledger))]
     assert len(found) == len({shard for shard, _ in found})
     return dict(found)
+
+
+def test_of_a_run_that_is_being_deleted_nothing_counts_but_who_deletes_it(revision: str) -> None:
+    """Whoever reads its ledger finds a revision of which nothing is known, and which nobody may add to."""
+    writer = opened(revision)
+    writer.append([receipt("a"), Intent(1, Published(1, "m", "c", "2026-11-19"))])
+    writer.append([Removed("2026-11-19")])
+    state = replay(Ledger(LakeStorage(), revision))
+    assert state == State(state.number, 1, writer.writer, [(1, writer.writer)], removed="2026-11-19")
+    assert writer.state == state
+    writer.stop(release=True)
+
+
+def test_whoever_read_a_ledger_that_is_deleted_since_opens_no_epoch(revision: str) -> None:
+    """What is in memory is of files that are gone."""
+    opened(revision).stop(release=True)
+    ledger = Ledger(LakeStorage(), revision)
+    seen = replay(ledger)
+    LakeStorage().delete(ledger.segment_uri(number) for number in ledger.numbers())
+    with pytest.raises(Held, match="was deleted while this command read it; repeat the command"):
+        open_epoch(LakeStorage(), revision, this_holder("score"), seen=seen)
+    assert ledger.numbers() == []
 
 
 def test_a_revoked_receipt_counts_no_more_and_the_next_one_does(revision: str) -> None:
