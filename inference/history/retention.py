@@ -138,18 +138,13 @@ def prune(request: RunRequest, nights: int, *, dry_run: bool = False) -> Pruned:
         note, late = latest_view.refresh(storage, output, name, behind=True), commit_tables(request)
     hidden = tuple(sorted({each.date for each in seen.now.runs.values()} - {e.date for e in rule.runs.values()}))
     done = Pruned(keep=nights, publication=rule.now.number, hidden=hidden, behind=note, tables_behind=late)
+    # Asked again, it has nothing to say if these folders show what readers see. Else they lead to nights that would go.
     if note and latest_view.refresh(storage, output, name, behind=True):
-        return done  # these folders still lead readers to nights that would go
+        return done
     old = _old_publications(storage, output, rule)
     if not dry_run:
         storage.delete(entry.uri for entry in old)
-    runs, left = dict[str, Size](), []
-    for date, run in _old_runs(request, rule):
-        try:
-            if (size := _delete(replace(request, run_id=run), rule, date, dry_run)) is not None:
-                runs[run] = size
-        except (Held, Damaged, Missing) as error:  # the last: another command is deleting it
-            left.append(f"{run}: {error}")
+    runs, left = _delete_runs(request, rule, dry_run)
     try:
         unused = _unused_snapshots(storage, output, runs if dry_run else ())
     except Damaged as error:
@@ -190,6 +185,18 @@ def _old_runs(request: RunRequest, rule: _Rule) -> list[tuple[str, str]]:
     with ThreadPoolExecutor(_READERS) as pool:
         dates = pool.map(lambda run: _date_of(storage, run_folder(output, run), run), names)
         return sorted((date, run) for date, run in zip(dates, names, strict=True) if date and not rule.keeps(date))
+
+
+def _delete_runs(request: RunRequest, rule: _Rule, dry_run: bool) -> tuple[dict[str, Size], list[str]]:
+    """Delete the runs that are not kept, the oldest first. Returns how much each held, and why others are left."""
+    runs, left = dict[str, Size](), list[str]()
+    for date, run in _old_runs(request, rule):
+        try:
+            if (size := _delete(replace(request, run_id=run), rule, date, dry_run)) is not None:
+                runs[run] = size
+        except (Held, Damaged, Missing) as error:  # the last: another command is deleting it
+            left.append(f"{run}: {error}")
+    return runs, left
 
 
 def _date_of(storage: Storage, run_uri: str, run: str) -> str:

@@ -11,9 +11,10 @@ import pytest
 import faults
 from faults import FaultyStorage
 from nightjar.flows import outcome
+from nightjar.flows.cli.main import app
 from nightjar.flows.pages.ending import closing_text, run_result, summary
 from nightjar.flows.reports import FinishedRun, Launched
-from nightjar.inference.errors import StorageError
+from nightjar.inference.errors import StorageError, Unanswered
 from nightjar.inference.storage.lake import LakeStorage
 from outputs import aged
 from support import Lake
@@ -68,6 +69,19 @@ def test_nothing_is_deleted_of_a_job_that_keeps_all_nor_after_a_run_that_is_not_
     lake.write_job()
     every = replace(first, request=lake.request(date=NIGHTS[2]))
     assert outcome.pruned(every) == every
+
+
+def test_a_night_that_a_person_approves_deletes_old_ones_too(tmp_path: Path) -> None:
+    made = Lake(tmp_path).ready(output__keep={"nights": 1})
+    for night in NIGHTS[:2]:
+        made.run(engine="local", date=night)
+    aged(made.out, 40)
+    made.write_job(output__keep={"nights": 1}, checks=[{"column": "score", "max": 5, "on_fail": "ask"}])
+    with pytest.raises(Unanswered):
+        made.run(engine="local", date=NIGHTS[2])
+    assert runs(made) == [*NIGHTS]
+    app(["approve", str(made.job_path), NIGHTS[2]], standalone_mode=False)
+    assert runs(made) == [NIGHTS[2]]
 
 
 def runs(lake: Lake) -> list[str]:

@@ -322,8 +322,10 @@ class Dying(Forwarding):
         return call(self.inner)
 
 
-@pytest.mark.parametrize("error", [Killed(), StorageError("the storage is away")], ids=["killed", "away"])
-def test_it_may_be_killed_at_every_step(lake: Lake, nights: Nights, error: BaseException) -> None:
+@pytest.mark.parametrize(
+    ("error", "every"), [(Killed(), 1), (StorageError("the storage is away"), 3)], ids=["killed", "away"]
+)
+def test_it_may_be_killed_at_every_step(lake: Lake, nights: Nights, error: BaseException, every: int) -> None:
     """Readers find each night that they see, whole; nothing shows a night that is half gone; the next one does the
     rest, and the next night is published.
     """
@@ -335,7 +337,7 @@ def test_it_may_be_killed_at_every_step(lake: Lake, nights: Nights, error: BaseE
     shutil.copytree(nights.uri, first, symlinks=True)
     pruned(lake)
     wanted = tree(nights)
-    for steps in itertools.count():
+    for steps in itertools.count(step=every):
         shutil.rmtree(nights.uri)
         shutil.copytree(first, nights.uri, symlinks=True)
         storage = Dying(nights.storage, steps, error)
