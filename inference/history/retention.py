@@ -11,7 +11,7 @@ command finds what is left by its date.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -105,7 +105,7 @@ def _rule(request: RunRequest, nights: int) -> _Rule:
 def _visible_since(storage: Storage, output: str, now: Snapshot, since: str) -> Iterator[str]:
     """The dates of what readers see in a snapshot that is newer than that, and did not see in the one below it."""
     numbers = [number for number in publish.numbers(storage, output) if number < now.number]
-    after, older = now, _snapshots(storage, output, numbers[::-1])
+    after, older = now, publish.snapshots(storage, output, numbers[::-1])
     while after.at > since:
         before = next(older, None)
         below = before if before and before.number == after.number - 1 else after.without_own()
@@ -113,12 +113,6 @@ def _visible_since(storage: Storage, output: str, now: Snapshot, since: str) -> 
         if before is None:
             return
         after = before
-
-
-def _snapshots(storage: Storage, output: str, numbers: Sequence[int]) -> Iterator[Snapshot]:
-    """Snapshots in the order of their numbers here, with a bounded number of them in memory."""
-    for begin in range(0, len(numbers), _READERS):
-        yield from publish.snapshots(storage, output, numbers[begin : begin + _READERS])
 
 
 def prune(request: RunRequest, nights: int, *, dry_run: bool = False) -> Pruned:
@@ -171,7 +165,7 @@ def _hide(request: RunRequest, nights: int, rule: _Rule) -> _Rule:
 def _old_publications(storage: Storage, output: str, rule: _Rule) -> list[Entry]:
     """The oldest snapshots, up to the first that shows a night that is kept."""
     older = [number for number in publish.numbers(storage, output) if number < rule.now.number]
-    found = _snapshots(storage, output, older)
+    found = publish.snapshots(storage, output, older)
     old = takewhile(lambda each: not any(rule.keeps(entry.date) for entry in each.runs.values()), found)
     wanted = {publish.uri_of(output, each.number) for each in old}
     return [entry for entry in storage.list(join(output, "publications")) if entry.uri in wanted] if wanted else []

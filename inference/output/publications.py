@@ -8,7 +8,7 @@ manifest, then tries that number alone: whoever continues after a crash finds ou
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -99,8 +99,9 @@ def snapshot(storage: Storage, output: str, number: int) -> Snapshot:
         raise JobError(f"there is no publication {number} in {output}; {lists}") from None
 
 
-def snapshots(storage: Storage, output: str, wanted: Sequence[int]) -> list[Snapshot]:
-    """Several snapshots by number, without those that are deleted meanwhile.
+def snapshots(storage: Storage, output: str, wanted: Sequence[int]) -> Iterator[Snapshot]:
+    """Snapshots in the order of their numbers here, without those that are deleted meanwhile, and with a bounded number
+    of them in memory.
 
     Raises:
         Damaged: One cannot be read.
@@ -112,7 +113,8 @@ def snapshots(storage: Storage, output: str, wanted: Sequence[int]) -> list[Snap
         return None
 
     with ThreadPoolExecutor(_READERS) as pool:
-        return [found for found in pool.map(read, wanted) if found is not None]
+        for begin in range(0, len(wanted), _READERS):
+            yield from filter(None, pool.map(read, wanted[begin : begin + _READERS]))
 
 
 def _read(storage: Storage, output: str, number: int) -> Snapshot:

@@ -80,7 +80,11 @@ def revision_in(output: str, run: str, number: int) -> str:
 
 def newest_revision(storage: Storage, run_uri: str) -> Revision | None:
     """The run's highest revision, if it has any. A run that is being deleted has none."""
-    found = highest_revision(storage, run_uri)
+    return unless_removed(highest_revision(storage, run_uri))
+
+
+def unless_removed(found: Revision | None) -> Revision | None:
+    """The revision, unless its run is being deleted."""
     return None if found is None or found.state.removed else found
 
 

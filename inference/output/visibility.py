@@ -74,7 +74,7 @@ def changes(before: Snapshot, after: Snapshot) -> tuple[Change, ...]:
 
 def publications(storage: Storage, output: str, limit: int) -> list[PublicationListed]:
     """The snapshots of an output, the newest first; at most `limit`."""
-    found = publish.snapshots(storage, output, publish.numbers(storage, output)[-limit - 1 :])
+    found = list(publish.snapshots(storage, output, publish.numbers(storage, output)[-limit - 1 :]))
     below = {each.number + 1: each for each in found}
     return [listed(below.get(each.number, each.without_own()), each) for each in found][-limit:][::-1]
 
@@ -251,11 +251,10 @@ def _before(storage: Storage, output: str, now: Snapshot) -> int | None:
 def _last_of(storage: Storage, output: str, date: str) -> str:
     """The run of a date that readers saw last, and do not see now; else one that they see, or a run of that name."""
     shown = publish.newest(storage, output)
-    for number in reversed(publish.numbers(storage, output)):
-        for found in publish.snapshots(storage, output, [number]):
-            hidden = {run: entry for run, entry in found.runs.items() if run not in shown.runs}
-            if run := replace(found, runs=hidden).nights().get(date):
-                return run
+    for found in publish.snapshots(storage, output, publish.numbers(storage, output)[::-1]):
+        hidden = {run: entry for run, entry in found.runs.items() if run not in shown.runs}
+        if run := replace(found, runs=hidden).nights().get(date):
+            return run
     return shown.nights().get(date, date)
 
 

@@ -75,7 +75,7 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
     identity = identity_of(request, discovery.schema)
     highest, now = _caught_up(request)
     number = number_for(highest, request, now)
-    newest = None if highest is None or highest.state.removed else highest
+    newest = revs.unless_removed(highest)
     if newest and newest.sealed and is_complete(request, discovery, newest, identity.fingerprint):
         return replace(finished(request, newest), took=watch.claim())
     targets.check(request.storage, request.job, discovery.schema)
