@@ -26,8 +26,9 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import scorer
 from nightjar.inference.predictors.batches import own_table
 from nightjar.inference.records import Receipt
-from nightjar.inference.run import scoring as run
 from nightjar.inference.run.request import RunRequest, make_request, worker_spec
+from nightjar.inference.run.resume import plan
+from nightjar.inference.run.scoring import discover
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.worker import ShardWorker
@@ -101,11 +102,11 @@ class Measured:
 
 def measure(request: RunRequest, shards: int) -> Measured:
     """Score this number of shards."""
-    found = run.discover(request)
-    plan = run.plan(request, found).plan
+    found = discover(request)
+    planned = plan(request, found).plan
     spec = worker_spec(request, found.schema, revision=f"{request.run_uri}/r1", rows=found.rows)
     worker = ShardWorker(spec, predictors.load_scorer(model_jobs(request.job)[0], None))
-    work = [Assignment(shard) for _, shard in zip(range(shards), plan.shards(), strict=False)]
+    work = [Assignment(shard) for _, shard in zip(range(shards), planned.shards(), strict=False)]
     Timed.seconds, Timed.calls = 0.0, 0
     began = time.process_time()
     ended = [event for event in worker.process(work) if isinstance(event, Receipt)]
