@@ -19,7 +19,7 @@ ROOM   ?=
 # With this set, each of the hundreds of processes of the tests would compile both packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: run both delta embeddings onnx cifar10 photos llm size cases test test-system test-long test-gpu test-vllm mutants check docs pages bench bench-embeddings bench-stages bench-weights bench-language chaos soak audit clean
+.PHONY: run both delta embeddings changed onnx cifar10 photos llm size cases test test-system test-long test-gpu test-vllm mutants check docs pages bench bench-embeddings bench-stages bench-reuse bench-weights bench-language chaos soak audit clean
 
 run: $(VENV)/.installed  ## The flights example, end to end: prepare, train, score, validate, publish, evaluate
 	$(BIN)/python $(FLIGHTS)/prepare.py
@@ -47,6 +47,11 @@ embeddings: $(VENV)/.installed  ## The embeddings example, end to end: fetch 117
 	$(BIN)/python $(GLOSSES)/prepare.py
 	$(BIN)/nightjar run $(GLOSSES)/job.yaml
 	$(BIN)/python $(GLOSSES)/nearest.py "a large animal that eats grass"
+
+changed: $(VENV)/.installed  ## Three nights of 10,000 glosses with changes between them: what each costs with `reuse: rows`
+	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers]'
+	$(BIN)/python $(GLOSSES)/prepare.py
+	$(BIN)/python $(GLOSSES)/changed.py
 
 onnx: $(VENV)/.installed  ## The embeddings by ONNX: fetch, export the model, embed 3,621 glosses, publish, compare with torch
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[transformers,onnx]' onnxscript
@@ -133,6 +138,11 @@ bench-embeddings: $(VENV)/.installed-dev  ## Embeddings beside Ray Data's docume
 bench-stages: $(VENV)/.installed-dev  ## A CPU stage before the model: staged, fused, and two stages of Ray Data
 	$(BIN)/python benchmarks/stages.py --repeat $(REPEAT)
 
+bench-reuse: $(VENV)/.installed  ## What `reuse` saves where little changes, and what it costs where everything does
+	$(BIN)/python benchmarks/reuse.py changed --cost-us 1000 --actors 8
+	$(BIN)/python benchmarks/reuse.py same --rows 32_000_000 --files 64
+	$(BIN)/python benchmarks/reuse.py new --rows 4_000_000 --cost-us 1
+
 bench-weights: $(VENV)/.installed-dev  ## The memory of four actors with a model of 500 MB, for each kind of file
 	$(BIN)/python benchmarks/weights.py
 
@@ -184,6 +194,6 @@ $(VENV)/.installed-dev: pyproject.toml constraints.txt | $(VENV)/bin/pip
 
 clean:  ## Removes what the examples and benchmarks made, but not the environment
 	rm -rf $(FLIGHTS)/data $(FLIGHTS)/lake $(FLIGHTS)/models $(FLIGHTS)/out $(FLIGHTS)/out-both $(FLIGHTS)/out-delta \
-	  $(GLOSSES)/data $(GLOSSES)/models $(GLOSSES)/out $(GLOSSES)/out-onnx \
+	  $(GLOSSES)/data $(GLOSSES)/models $(GLOSSES)/lake $(GLOSSES)/out $(GLOSSES)/out-changed $(GLOSSES)/out-onnx \
 	  $(CIFAR)/data $(CIFAR)/models $(CIFAR)/out \
 	  $(PHOTOS)/data $(PHOTOS)/models $(PHOTOS)/out $(LLM)/data $(LLM)/models $(LLM)/out benchmarks/results site

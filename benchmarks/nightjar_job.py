@@ -46,9 +46,9 @@ def write_job(path: Path, asked: peer.Asked, **more: Any) -> None:
     path.write_text(yaml.safe_dump(job, sort_keys=False))
 
 
-def nightjar(job: Path, home: Path) -> dict[str, Any]:
-    """Run the job; returns the closing object of `--json`."""
-    command = [str(Path(sys.executable).with_name("nightjar")), "run", str(job), "--json"]
+def nightjar(job: Path, home: Path, *options: str) -> dict[str, Any]:
+    """Run the job; returns the closing object of `--json`. options: further ones of `nightjar run`."""
+    command = [str(Path(sys.executable).with_name("nightjar")), "run", str(job), "--json", *options]
     environment = {
         **os.environ,
         "PREFECT_HOME": str(home),
