@@ -17,6 +17,7 @@ from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.progress import TokenRates
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.output.outcomes import Reused
 from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.records import Counts, Failed, Usage
 from nightjar.inference.run.account import Account, WorkersCost
@@ -60,7 +61,10 @@ class PlanReport(Ahead):
 
     unread: why files could not be read, empty if all could. files_left_out: files that cannot match `where`, by what
     their paths say, or their table. committed: shards that have a result; to_score: those that have none.
-    rows_per_shard: fewest and most. columns: of the input. again: what makes shards old that had a result.
+    reusable_shards, reusable_rows: further ones that an earlier revision has a result of; reuses: whether the run takes
+    them over, so that they are not to be scored; source: that revision, as `2026-11-19/r1`. rows_from: the revision
+    from which outputs of rows are taken that are the same; empty for none. rows_per_shard: fewest and most. columns: of
+    the input. again: what makes shards old that had a result.
     """
 
     unread: str
@@ -68,6 +72,11 @@ class PlanReport(Ahead):
     shards: int
     committed: int
     to_score: int
+    reusable_shards: int
+    reusable_rows: int
+    reuses: bool
+    source: str
+    rows_from: str
     rows_per_shard: tuple[int, int]
     columns: int
     again: tuple[str, ...]
@@ -107,12 +116,13 @@ class RunResult(Counts):
     """A finished run.
 
     state: `published`, or `validated` where it was not to be published. publication: its number, else 0. reused_shards:
-    those that were committed before. again: what made shards old that had a result. notes: what a person should know of
-    how it was scored. warnings: what those gates say that did not pass and only warn. unreported: why Prefect's API
-    does not know how the run ended. metrics: what the audit computed of outputs and labels. manifest: its URI.
-    tables_behind: why tables of the job do not show what is published, a sentence each. usage: what language models
-    took in the run, by whichever command; token_rates: of this command; token_cost: by `model.cost`, null if the job
-    has no such prices. pruned: what was deleted of old nights; null if the job keeps all, or if it failed.
+    those that were committed before. reused: the results that were taken over from earlier revisions. again: what made
+    shards old that had a result. notes: what a person should know of how it was scored. warnings: what those gates say
+    that did not pass and only warn. unreported: why Prefect's API does not know how the run ended. metrics: what the
+    audit computed of outputs and labels. manifest: its URI. tables_behind: why tables of the job do not show what is
+    published, a sentence each. usage: what language models took in the run, by whichever command; token_rates: of this
+    command; token_cost: by `model.cost`, null if the job has no such prices. pruned: what was deleted of old nights;
+    null if the job keeps all, or if it failed.
     """
 
     job: str
@@ -122,6 +132,7 @@ class RunResult(Counts):
     publication: int
     shards: int
     reused_shards: int
+    reused: tuple[Reused, ...]
     failed_attempts: int
     retries: int
     deaths: int

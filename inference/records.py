@@ -356,7 +356,16 @@ class Receipt(Counts):
     """Requests to the storage that were repeated."""
 
     adopted_from: str = ""
-    """The revision that the result was taken from; empty if it was scored."""
+    """The revision that the result was taken from, as `Revision.name`; empty if it was scored."""
+
+    rows_reused: int = field(default=0, metadata=SELDOM)
+    """Rows whose outputs were all taken from an earlier night."""
+
+    reused_from: str = field(default="", metadata=SELDOM)
+    """The revision that these were taken from, as `Revision.name`."""
+
+    keyed: bool = field(default=False, metadata=SELDOM)
+    """Whether the keys of the rows lie beside the data part."""
 
     ceilings: tuple[Int32, ...] = field(default=(), metadata=SELDOM)
     """Of each model, in the job's order, the rows of a micro-batch to which lack of memory forced the worker; 0 where

@@ -21,6 +21,7 @@ from nightjar.flows.pages.wording import (
     named_instead,
     partly,
     pruned,
+    reused_text,
     speed,
     unfinished,
     where_time_went,
@@ -193,7 +194,12 @@ def _figures(run: FinishedRun) -> list[tuple[str, str]]:
         f"{partly(progress)}over {counted(progress.shards, 'shard')}"
         + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
     )
-    found = [("rows", rows), *([("where", left_out(progress.counts.rows_left_out, where))] if where else [])]
+    currency = request.job.cost.currency if request.job.cost else ""
+    found = [("rows", rows)]
+    if run.verdict.reused:
+        found.append(("reused", reused_text(run.verdict.reused, progress.counts.rows_in, currency)))
+    if where:
+        found.append(("where", left_out(progress.counts.rows_left_out, where)))
     if progress.rows_per_s:
         found.append(("speed", f"{speed(progress)}, on {scored.device}"))
     if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
@@ -289,6 +295,7 @@ def run_result(launched: Launched) -> RunResult:
         **progress.counts.by_name,
         shards=progress.shards,
         reused_shards=progress.reused_shards,
+        reused=run.verdict.reused,
         failed_attempts=progress.failed_attempts,
         retries=progress.retries,
         deaths=progress.deaths,

@@ -9,13 +9,13 @@ from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import fact_lines, rows_known
 from nightjar.flows.reports import CheckReport, Column, PlanReport
 from nightjar.inference.arrow_types import type_name
+from nightjar.inference.identity.differences import called, summed
 from nightjar.inference.identity.identity import ScoringSet
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import counted_format, model_jobs
 from nightjar.inference.messages import counted
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Sample
-from nightjar.inference.run.resume import called, summed
 
 if TYPE_CHECKING:
     from nightjar.inference.input.plan import Discovery
@@ -28,8 +28,8 @@ _SHOWN = 40
 
 def planned(request: RunRequest, discovery: Discovery, made: RunPlan) -> PlanReport:
     """What would be scored."""
-    plan, state = made.plan, made.state
-    done = len(set(plan.ids()) & state.committed) if state else 0
+    plan = made.plan
+    done = len(set(plan.ids()) & made.state.committed)
     sizes = [shard.rows for shard in plan.shards()]
     known = [rows for rows in sizes if rows >= 0]
     return PlanReport(
@@ -38,7 +38,12 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan) -> PlanRep
         files_left_out=discovery.left_out,
         shards=len(plan),
         committed=done,
-        to_score=len(plan) - done,
+        to_score=len(plan) - done - (made.alike if made.takes_over else 0),
+        reusable_shards=made.alike,
+        reusable_rows=made.alike_rows,
+        reuses=made.takes_over,
+        source=made.source.revision.name if made.source and made.alike else "",
+        rows_from=made.rows_from,
         rows_per_shard=(min(known, default=0), max(known, default=0)),
         columns=len(discovery.schema),
         again=made.again,
@@ -84,6 +89,7 @@ def plan_text(found: PlanReport) -> str:
     without = f"; {counted(found.files_left_out, 'other file')} cannot match" if found.files_left_out else ""
     facts = [
         ("input", f"snapshot {found.snapshot} of its table" if found.snapshot else ""),
+        ("reuse", reusable_text(found)),
         *(("again", why) for why in found.again),
         ("where", f"of these rows only those with {found.where}{without}" if found.where else ""),
         ("reads", columns_text(found.reads)),
@@ -91,6 +97,20 @@ def plan_text(found: PlanReport) -> str:
         ("note", found.unread),
     ]
     return "\n".join([head, *fact_lines(facts)])
+
+
+def reusable_text(found: PlanReport) -> str:
+    """Which shards an earlier revision has a result of; empty if there are none."""
+    rows = f"rows of the same values from {found.rows_from.replace('/', ' ')}" if found.rows_from else ""
+    if not found.source:
+        return rows
+    said = (
+        f"{counted(found.reusable_shards, 'shard')} of {counted(found.reusable_rows, 'row')} from "
+        f"{found.source.replace('/', ' ')}"
+    )
+    if not found.reuses:
+        return f"{said}, if the job said `reuse: shards`"
+    return f"{said}; {rows}" if rows else said
 
 
 def checked(request: RunRequest, discovery: Discovery, found: Checked, notes: Sequence[str]) -> CheckReport:

@@ -26,6 +26,7 @@ from nightjar.flows.pages.wording import (
     metric_text,
     minute,
     named_instead,
+    reused_text,
     said_of,
 )
 from nightjar.inference.errors import Rejected
@@ -104,6 +105,7 @@ def report_page(report: Report, commands: Mapping[str, str], around: Mapping[str
             identity=_identity(report),
             files=_files(report),
             cost=machines_cost(report.cost) if report.cost else "",
+            reused=_reused(report),
             around=around,
         )
     )
@@ -120,6 +122,14 @@ def verdict(line: RunLine) -> str:
         return "Not approved"
     words = {"asks": f"Asks a person: {line.standing.words.removeprefix('asks at ')}"}
     return words.get(state, line.standing.words.capitalize())
+
+
+def _reused(report: Report) -> str:
+    """The results that were taken over from earlier revisions."""
+    if report.manifest is None:
+        return ""
+    cost, totals = report.request.job.cost, report.manifest.totals
+    return reused_text(report.manifest.reused, totals.rows_in, cost.currency if cost else "")
 
 
 def _behind(report: Report) -> bool:

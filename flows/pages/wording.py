@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nightjar.inference.history.run_status import Metric
     from nightjar.inference.history.run_tables import Incident, ShardLine
     from nightjar.inference.ledger.progress import TokenRates
+    from nightjar.inference.output.outcomes import Reused
     from nightjar.inference.output.targets import TableShown
     from nightjar.inference.predictors.language.languagemodel import TokenPrices
     from nightjar.inference.run.account import WorkersCost
@@ -79,6 +80,17 @@ def language(progress: Progress, prices: TokenPrices | None) -> list[tuple[str, 
     if prices:
         found.append(("cost", f"{money(prices.cost(progress.usage), prices.currency)}, by the prices in model.cost"))
     return found
+
+
+def reused_text(found: Sequence[Reused], rows: int, currency: str) -> str:
+    """The results that were taken over, and what that saved; empty if there are none. rows: of the night."""
+    if not found:
+        return ""
+    taken, saved_s, saved = (sum(getattr(each, name) for each in found) for name in ("rows", "saved_s", "saved"))
+    text = f"{taken:,} of {rows:,} rows from {first_of([each.source.replace('/', ' ') for each in found])}"
+    if not saved_s:
+        return text
+    return f"{text}; saved {duration(saved_s)} of workers{f', {money(saved, currency)}' if saved else ''}"
 
 
 def machines_cost(spent: WorkersCost) -> str:

@@ -31,12 +31,11 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
-from nightjar.inference.output.revisions import RevisionFile, revision_in
+from nightjar.inference.output.revisions import RevisionFile, identity_of_plan, revision_in
 from nightjar.inference.output.targets import TableShown
 from nightjar.inference.records import Counts, Failed, as_line
 from nightjar.inference.run.account import Account, WorkersCost, kept, workers_cost
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.evaluations import LateEvaluation, latest
 from nightjar.inference.validation.evidence import baseline, earlier_nights

@@ -24,13 +24,14 @@ from nightjar.inference.input.sources.reading import describe, read_piece, sourc
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.messages import nearest
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.revisions import identity_of_plan
 from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure, Shard
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
-from nightjar.inference.run.resume import identity_of_plan
 from nightjar.inference.scoring.assignment import WorkerSpec, enter_copy, loaded_models, open_scorers
 from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.scoring.microbatches import ScoredRows, drained, score_models
+from nightjar.inference.scoring.microbatches import drained, score_models
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.storage.protocol import Entry
 

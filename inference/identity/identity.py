@@ -23,7 +23,7 @@ from nightjar.inference.identity.packages import Package, distribution, package_
 from nightjar.inference.identity.snapshots import NOTHING, Snapshot, names, take, take_model
 from nightjar.inference.input.sources.protocol import binding
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.modeljob import model_jobs, scoring_keys
+from nightjar.inference.job.modeljob import model_jobs, row_keys_of, scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.predictors import model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
@@ -240,6 +240,20 @@ def identify(job: Job, scoring: ScoringSet, schema: pa.Schema) -> Identity:
         models={name: taken.digest for name, taken in models.items()},
         code_digest=scoring.code.digest,
     )
+
+
+def row_identities(job: Job, scoring: ScoringSet, schema: pa.Schema) -> dict[str, str]:
+    """A SHA-256 of all that decides what each model makes of a row, by the model's name, but for the row's values.
+
+    schema: all columns of the input.
+    """
+    found = {}
+    for each, taken in zip(model_jobs(job), scoring.models, strict=True):
+        columns = [[name, str(schema.field(name).type)] for name in model_columns(each, schema)]
+        code = [scoring.code.digest, dict(scoring.packages)]
+        content = [_SCORING_VERSION, row_keys_of(each), taken.digest, code, columns]
+        found[each.model.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+    return found
 
 
 def read_identity(content: bytes) -> Identity:

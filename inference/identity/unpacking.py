@@ -92,6 +92,23 @@ def is_at_hand(key: str, storage: Storage, snapshot: Snapshot, cache: Path) -> b
     return True
 
 
+def fetched(key: str, storage: Storage, file: File, cache: Path) -> Path:
+    """A file on this node with the right content: a local one where it is, a remote one fetched once per node. A night
+    has other files than the one before, so what was fetched more than a day ago is removed.
+
+    Raises:
+        JobError: It is not there, its content is another, or there is no room for it here.
+    """
+    cache = cache / key
+    with _room_in(cache, key):
+        cache.mkdir(parents=True, exist_ok=True)
+        for old in (cache / "models").glob("*"):
+            with suppress(FileNotFoundError):  # another process removes it
+                if time.time() - old.stat().st_mtime > _FETCHED_S:
+                    shutil.rmtree(old, ignore_errors=True)
+        return Path(_link(key, file, cache, storage).source)
+
+
 def _place(
     key: str, snapshot: Snapshot, cache: Path, name: str, storage: Storage | None = None
 ) -> tuple[str, tuple[Linked, ...]]:
@@ -112,6 +129,9 @@ _ELSEWHERE_S = 7 * 86400.0
 
 On some file systems a lock is seen only on its own node, so the lock of another node's process tells nothing here. No
 process scores for a week."""
+
+_FETCHED_S = 86400.0
+"""The age after which a file that one night needs is removed."""
 
 _tidied: set[Path] = set()
 """The folders in which this process has looked for what others left: in one with many others, that takes a while."""

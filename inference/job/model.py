@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import chain
-from typing import Annotated, Any, Self, TypeVar
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
@@ -18,7 +18,7 @@ from nightjar.inference.job.checks import AnswersCheck, Approval, CallCheck, Che
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import Accumulators, Evaluating, LateLabels
-from nightjar.inference.job.locations import fill
+from nightjar.inference.job.locations import fill, is_dated
 from nightjar.inference.job.model_sections import Model, NamedModel, Preprocess
 from nightjar.inference.job.resources import Cost, Resources
 from nightjar.inference.job.seams import FRAMEWORKS, OWN
@@ -61,9 +61,10 @@ class Job(Section):
     patterns of columns, as the file has them; `carried` says which columns these are. label: the column of the input
     with the label. evaluation: how the label is compared; checks on slices add their columns. late_labels: how labels
     that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
-    profile: the columns whose values are described; checks on drift add theirs. cost: prices of machines. judged:
-    whether the checks are judged; else only what every run needs. templates: input and output as patterns with open
-    dates.
+    profile: the columns whose values are described; checks on drift add theirs. reuse: `shards`: a night takes over an
+    earlier night's results of shards whose input did not change; `rows`: outputs of rows that did not change, too.
+    cost: prices of machines. judged: whether the checks are judged; else only what every run needs. templates: input
+    and output as patterns with open dates.
     """
 
     name: str = Field(max_length=100)
@@ -83,6 +84,7 @@ class Job(Section):
     approval: Approval = Approval()
     profile: Annotated[Profiling, form("all, outputs or a list of columns", Profiling)] = Profiling()
     rescore: Rescoring = Rescoring()
+    reuse: Literal["shards", "rows"] | None = None
     identity: Annotated[IdentityRules, form("strict, or {strict: true, packages: [numpy]}", IdentityRules)] = (
         IdentityRules()
     )
@@ -123,6 +125,25 @@ class Job(Section):
             raise ValueError("model: is required, or models for several")
         if twice := listed_twice([model.name for model in self.models]):
             raise ValueError(f"models: two are named {twice!r}")
+        return self
+
+    @model_validator(mode="after")
+    def _nights_share_an_output(self) -> Self:
+        if self.reuse and is_dated(self.output.uri):
+            raise ValueError(
+                "reuse: takes over results of an earlier night, but output.uri has a {date}, so each night is in a "
+                "place of its own; take the {date} out of it"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _reused_rows_are_independent(self) -> Self:
+        for key, model in self.models_by_key().items():
+            if self.reuse == "rows" and model.rows == "dependent":
+                raise ValueError(
+                    f"reuse: rows takes outputs row by row, but {key}.rows is dependent: an output depends on other "
+                    "rows, too; write `reuse: shards`"
+                )
         return self
 
     @model_validator(mode="after")

@@ -106,6 +106,12 @@ def _comparing_keys(job: Job) -> dict[str, Any]:
     }
 
 
+def row_keys_of(job: ModelJob) -> dict[str, Any]:
+    """Everything in a job that can change a row's output of one model, but for the values that the model gets of it."""
+    need = job.resources
+    return {**_model_keys(job), "gpu": need.gpus > 0, "resources.runtime_env": need.runtime_env.identity()}
+
+
 def _models_keys(job: Job) -> dict[str, Any]:
     if not job.several:
         return _model_keys(*model_jobs(job))

@@ -66,8 +66,11 @@ class Planned:
     identity: str = ""
     """The name of the file that says what scores the shards."""
 
-    adopts: int = 0
-    """The revision from which results are taken over; 0 for none."""
+    adopts: str = ""
+    """The revision from which results are taken over, as `Revision.name`; empty for none."""
+
+    rows_from: str = field(default="", metadata=SELDOM)
+    """The revision from which outputs of rows are taken, as `Revision.name`; empty for none."""
 
     again: tuple[str, ...] = ()
     """Why shards with a result are scored again."""

@@ -67,7 +67,7 @@ class Progress:
     """Shards that were committed before this command."""
 
     reused_rows: int = 0
-    """Rows that were committed before this command."""
+    """Rows that were committed before this command, or whose outputs it took from an earlier night."""
 
     retries: int = 0
     """Requests to the storage that were repeated."""
@@ -175,6 +175,7 @@ class Progress:
             self.reused_shards += 1
             self.reused_rows += line.rows_in
             return
+        self.reused_rows += line.rows_reused
         if self.step in ("plan", "load"):
             self.step = "score"
         self.retries += line.retries

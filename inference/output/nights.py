@@ -19,7 +19,7 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.messages import counted
 from nightjar.inference.output import outcomes
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output.parts import DATA, STATES, epoch_of, stem_of
+from nightjar.inference.output.parts import DATA, SIDECARS, epoch_of, stem_of
 from nightjar.inference.output.revisions import RevisionFile, is_finished, read_verified, revision_in, run_folder
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import Storage, join
@@ -187,11 +187,11 @@ def night_of(storage: Storage, output: str, number: int, run: str, entry: Publis
 
 
 def sweep_late(storage: Storage, night: Files) -> str:
-    """Delete the files in the folders of a night's data and states that a worker wrote and that are of none of its
+    """Delete the files in the folders of a night's data and sidecars that a worker wrote and that are of none of its
     parts: one that was cut off may finish a write after the sweep. Returns a sentence if there were any.
     """
     named = set(map(stem_of, night.parts["name"].to_pylist()))
-    folders = [night.data, join(night.folder, STATES)] if night.data else []
+    folders = [night.data, join(night.folder, SIDECARS)] if night.data else []
     files = [file.uri for folder in folders for file in storage.list(folder)]
     late = [uri for uri in files if stem_of(uri) not in named and epoch_of(uri) is not None]
     if not late:

@@ -6,7 +6,9 @@ The audit reads this table, `shards-<epoch>.parquet` stores it, and the manifest
 from __future__ import annotations
 
 import io
+from collections import Counter, defaultdict
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -15,9 +17,10 @@ import pyarrow.parquet as pq
 
 from nightjar.inference.arrow_types import record_schema
 from nightjar.inference.input.plan import SHARDS, Plan
+from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.ledger import Ledger, State
-from nightjar.inference.records import NO_USAGE, Part, Receipt, Usage, encode
+from nightjar.inference.records import NO_USAGE, Part, Receipt, Spent, Usage, encode
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 
@@ -51,6 +54,45 @@ def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
 def usage(table: pa.Table) -> Usage:
     """What language models took for all shards."""
     return NO_USAGE.plus(*(of_json(Usage, each) for each in table["usage"].to_pylist() if each))
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """Results that a revision took over from an earlier one."""
+
+    source: str
+    """The earlier revision, as `Revision.name`."""
+
+    shards: int
+    """Shards that were taken over as a whole."""
+
+    rows: int
+    """Rows of these shards, and of others whose outputs were taken over."""
+
+    saved_s: float = 0.0
+    """Seconds that workers take to score them; 0 for a language model, which is asked for several shards at once."""
+
+    saved: float = 0.0
+    """What these seconds cost, by `cost` of the job, in its currency."""
+
+
+def reused(table: pa.Table, job: Job, row_s: float = 0.0) -> tuple[Reused, ...]:
+    """What was taken over, by the revision that it was taken from. table: as `outcomes` gives it. row_s: the seconds
+    for which a worker prepares and scores a row.
+    """
+    shards, rows, seconds = Counter[str](), Counter[str](), defaultdict[str, float](float)
+    taken = table.filter(pc.or_kleene(pc.not_equal(table["adopted_from"], ""), pc.greater(table["rows_reused"], 0)))
+    for line in lines(taken.select(["adopted_from", "reused_from", "rows_in", "rows_reused", "spent"])):
+        source, whole = line["adopted_from"] or line["reused_from"], bool(line["adopted_from"])
+        shards[source] += whole
+        again = line["rows_reused"] or 0
+        rows[source] += line["rows_in"] if whole else again
+        seconds[source] += again * row_s + (of_json(Spent, line["spent"]).total if whole and line["spent"] else 0.0)
+    price = job.cost.of(job.resources, 1.0) if job.cost else 0.0
+    return tuple(
+        Reused(name, shards[name], rows[name], round(seconds[name], 3), round(seconds[name] * price, 6))
+        for name in sorted(rows)
+    )
 
 
 def missing(table: pa.Table) -> int:

@@ -8,7 +8,8 @@ receipt, which has the part's checksum, vouches for the file, too: it is committ
 together with its part, and neither the ledger nor a snapshot knows it.
 
     data/<base>.parquet
-    states/<base>.metrics
+    sidecars/<base>.metrics
+    sidecars/<base>.keys      with `reuse: rows`, see `rowindex`
 """
 
 from __future__ import annotations
@@ -41,14 +42,16 @@ from nightjar.inference.storage.retrying import PART
 DATA = "data"
 """The folder of a revision's data files."""
 
-STATES = "states"
-"""The folder of the metric states that lie beside a revision's data parts."""
+SIDECARS = "sidecars"
+"""The folder of the files that lie beside a revision's data parts: metric states, and keys of rows."""
 
 METRICS_KEY = b"nightjar.metrics"
 
 SHARD_KEY = b"nightjar.shard"
 
 STATES_KEY = b"nightjar.states"
+
+KEYS_KEY = b"nightjar.keys"
 
 _ARROW_SCHEMA = b"ARROW:schema"
 
@@ -58,13 +61,13 @@ _SAMPLE_BYTES = 64 << 20
 
 _LOW_CARDINALITY = 0.05
 
-_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|metrics)")
+_NAME = re.compile(r"(?:.*/)?[0-9a-f]+-(\d{6,})-[0-9a-f]{8}\.(?:parquet|metrics|keys)")
 """The form that `part_name` gives a part's name, which what lies beside it has, too."""
 
 
 @dataclass(frozen=True, slots=True)
-class States:
-    """The file of metric states beside a part, as its footer names the file. size: in bytes. checksum: as of a part."""
+class Sidecar:
+    """A file beside a part, as the footer of the part names it. size: in bytes. checksum: as of a part."""
 
     size: int
     checksum: str
@@ -72,15 +75,22 @@ class States:
 
 def states_name(part: str) -> str:
     """The name of the file of metric states beside a data part; both names are relative to the revision."""
-    return f"{STATES}/{stem_of(part)}.metrics"
+    return f"{SIDECARS}/{stem_of(part)}.metrics"
 
 
-def files_of(part: str, *, states_beside: bool) -> list[str]:
+def keys_name(part: str) -> str:
+    """The name of the file with the keys of a data part's rows; both names are relative to the revision."""
+    return f"{SIDECARS}/{stem_of(part)}.keys"
+
+
+def files_of(part: str, *, states_beside: bool, keyed: bool = False) -> list[str]:
     """The names of all files of a part, in the order in which they are written: the part last.
 
-    states_beside: as of a `Job`; a quarantine has no states.
+    states_beside: as of a `Job`. keyed: as of a receipt. A quarantine has neither states nor keys.
     """
-    return [states_name(part), part] if states_beside and part.startswith(f"{DATA}/") else [part]
+    if not part.startswith(f"{DATA}/"):
+        return [part]
+    return [*([states_name(part)] if states_beside else ()), *([keys_name(part)] if keyed else ()), part]
 
 
 def part_name(kind: str, shard: str, epoch: int) -> str:
@@ -132,16 +142,40 @@ def write_data(
     metrics: Metrics,
     *,
     states_beside: bool = False,
+    keys: pa.Buffer | None = None,
+    more: Mapping[bytes, bytes] = {},
 ) -> Part:
-    """Write a shard's predictions, with its metric states. states_beside: as of a `Job`."""
+    """Write a shard's predictions, with its metric states. states_beside: as of a `Job`. keys: of its rows, as
+    `rowindex.keys_to_bytes` makes them; None without any. more: of the footer.
+    """
     footer, states = {SHARD_KEY: shard.encode()}, metrics.to_bytes()
     if states_beside:
         storage.write(join(revision, states_name(name)), states)
-        footer[STATES_KEY] = json.dumps(to_json(States(len(states), checksum(states)))).encode()
+        footer[STATES_KEY] = _sidecar(states)
     else:
         # ASCII, because some Parquet readers refuse a footer whose values are not UTF-8.
         footer[METRICS_KEY] = base64.b64encode(states)
-    return write_part(storage, revision, name, table, footer)
+    if keys is not None:
+        storage.write(join(revision, keys_name(name)), keys)
+        footer[KEYS_KEY] = _sidecar(keys)
+    return write_part(storage, revision, name, table, {**footer, **more})
+
+
+def _sidecar(data: pa.Buffer | bytes) -> bytes:
+    return json.dumps(to_json(Sidecar(len(data), checksum(data)))).encode()
+
+
+def read_sidecar(storage: Storage, revision: str, name: str, named: bytes) -> bytes:
+    """A file beside a part. named: the value of the part's footer that names it.
+
+    Raises:
+        AuditFailed: It is not the file that was written.
+    """
+    written = of_json(Sidecar, json.loads(named))
+    found = read_part(storage, join(revision, name), written.size)
+    expect(f"bytes of {name}", len(found), written.size)
+    expect(f"checksum of {name}", checksum(found), written.checksum)
+    return found
 
 
 def checksum(data: pa.Buffer | bytes) -> str:
@@ -212,10 +246,8 @@ def read_metrics(storage: Storage, revision: str, part: str, footer: Mapping[byt
     if METRICS_KEY in footer:
         states = base64.b64decode(footer[METRICS_KEY])
     else:
-        name, written = states_name(part), of_json(States, json.loads(footer[STATES_KEY]))
-        states = read_part(storage, join(revision, name), written.size)
-        expect(f"bytes of {name}", len(states), written.size)
-        expect(f"checksum of {name}", checksum(states), written.checksum)
+        name = states_name(part)
+        states = read_sidecar(storage, revision, name, footer[STATES_KEY])
     try:
         return Metrics.from_bytes(states)
     except ValueError as error:

@@ -12,14 +12,15 @@ from itertools import islice
 
 import pyarrow as pa
 
-from nightjar.inference.errors import AlreadyExists, Fenced, JobError, Missing, StorageError
+from nightjar.inference.errors import AlreadyExists, Damaged, Fenced, JobError, Missing
+from nightjar.inference.identity.identity import Identity, read_identity
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
 from nightjar.inference.output import outcomes
-from nightjar.inference.output.parts import DATA, STATES, checksum, epoch_of, files_of, part_name, stem_of
+from nightjar.inference.output.parts import DATA, SIDECARS, checksum, epoch_of, files_of, part_name, stem_of
 from nightjar.inference.records import Part, Receipt
 from nightjar.inference.storage.protocol import Storage, join, read_control
 
@@ -48,6 +49,16 @@ class Revision:
     ledger: Ledger
     state: State
     success: Success | None
+
+    @property
+    def run_id(self) -> str:
+        """The run that it is of."""
+        return self.uri.rsplit("/", 2)[1]
+
+    @property
+    def name(self) -> str:
+        """It among all revisions of the job, as `2026-11-19/r1`."""
+        return f"{self.run_id}/r{self.number}"
 
     @property
     def sealed(self) -> bool:
@@ -126,6 +137,17 @@ def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
     return Revision(number, uri, ledger, replay(ledger), success)
 
 
+def uri_named(output: str, name: str) -> str:
+    """The URI of a revision by `Revision.name`. output: the URI of the job's output."""
+    return join(output, "runs", name)
+
+
+def revision_named(storage: Storage, output: str, name: str) -> Revision:
+    """One revision by `Revision.name`. output: the URI of the job's output."""
+    run, _, number = name.partition("/r")
+    return read_revision(storage, run_folder(output, run), int(number))
+
+
 def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
     """Write `_SUCCESS`, the last file of a revision."""
     content = json.dumps(to_json(Success(number, manifest))).encode()
@@ -143,9 +165,17 @@ def read_plan(storage: Storage, uri: str, state: State) -> Plan | None:
         plan = Plan.from_bytes(storage.read(file))
         return plan.with_splits(state.splits, state.planned.fingerprint)[0]
     except (OSError, pa.ArrowException) as error:
-        raise StorageError(
+        raise Damaged(
             f"{file}: not a plan this version can read; restore it, or score the run anew with --fresh"
         ) from error
+
+
+def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | None:
+    """The identity of a revision's plan; None without a plan."""
+    if state.planned is None or not state.planned.identity:
+        return None
+    remedy = "restore it, or score the run anew with --fresh; `nightjar replay … --live` does without it"
+    return read_control(storage, join(uri, state.planned.identity), read_identity, "what scored a run", remedy)
 
 
 def planned_by(revision: Revision | None) -> str:
@@ -170,14 +200,21 @@ def adopt(
 
     def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:
         def copy_part(part: Part | None) -> tuple[Part | None, list[str]]:
-            return _copy(storage, source.uri, uri, receipt.shard, part, writer.epoch, states_beside=states_beside)
+            if part is None:
+                return None, []
+            name = part_name(part.name.partition("/")[0], receipt.shard, writer.epoch)
+            old, new = (files_of(each, states_beside=states_beside, keyed=receipt.keyed) for each in (part.name, name))
+            # The part comes last, as when it was written.
+            for one, other in zip(old, new, strict=True):
+                storage.copy(join(source.uri, one), join(uri, other))
+            return replace(part, name=name), new
 
         try:
             data, files = copy_part(receipt.data)
             lost, more = copy_part(receipt.quarantine)
         except Missing:
             return None  # Somebody removed the part there, so the shard is scored again.
-        copied = replace(receipt, epoch=writer.epoch, data=data, quarantine=lost, adopted_from=f"r{source.number}")
+        copied = replace(receipt, epoch=writer.epoch, data=data, quarantine=lost, adopted_from=source.name)
         return copied, [*files, *more]
 
     with ThreadPoolExecutor(_COPIES) as pool:
@@ -199,27 +236,6 @@ def _left_of(source: Revision) -> Iterator[Receipt]:
         yield from source.ledger.receipts(source.state)
 
 
-def _copy(
-    storage: Storage,
-    source: str,
-    target: str,
-    shard: str,
-    part: Part | None,
-    epoch: int,
-    *,
-    states_beside: bool,
-) -> tuple[Part | None, list[str]]:
-    """Copy a part with all its files, under new names. Returns it, and these names."""
-    if part is None:
-        return None, []
-    name = part_name(part.name.partition("/")[0], shard, epoch)
-    copies = files_of(name, states_beside=states_beside)
-    # The part comes last, as when it was written.
-    for old, new in zip(files_of(part.name, states_beside=states_beside), copies, strict=True):
-        storage.copy(join(source, old), join(target, new))
-    return replace(part, name=name), copies
-
-
 def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     """Delete the parts of this epoch and older that no committed receipt of the plan names, and what lies beside them.
     Returns the number of these files.
@@ -234,7 +250,7 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     named = {stem_of(name) for kind in (DATA, "quarantine") for _, name in outcomes.parts_of_shards(table, kind)}
     begun = storage.leftovers(uri)
     # Listed afterwards, so that a file that becomes a part in between is found as a part.
-    folders = DATA, "quarantine", STATES
+    folders = DATA, "quarantine", SIDECARS
     files = (entry.uri for folder in folders for entry in storage.list(join(uri, folder)))
     dead = {file for file in files if stem_of(file) not in named and _is_older(file, writer.epoch)}
     dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}

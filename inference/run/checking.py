@@ -40,7 +40,6 @@ from nightjar.inference.run.results import Sample
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
-from nightjar.inference.scoring.microbatches import ScoredRows
 from nightjar.inference.scoring.preflight import (
     SAMPLE_ROWS,
     Loaded,
@@ -49,6 +48,7 @@ from nightjar.inference.scoring.preflight import (
     samples,
     score_sample,
 )
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.gates import Evidence, Found, evaluate

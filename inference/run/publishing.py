@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.engine import opened
+from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import AuditFailed, Held, RunFailed, ShardsFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.identity.identity import verify_packages
 from nightjar.inference.identity.snapshots import verify
@@ -28,11 +29,13 @@ from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.output import latest_view, outcomes, targets
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.output.rowindex import NightIndex
 from nightjar.inference.records import Counts
 from nightjar.inference.run import waiting
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.reuse import check_sources, row_reuse
 from nightjar.inference.run.user_code import answers
 from nightjar.inference.scoring.accumulating import accumulated
 from nightjar.inference.stopwatch import Stopwatch
@@ -41,6 +44,7 @@ from nightjar.inference.validation.audit import MAX_FINDINGS, Audited, check_pla
 from nightjar.inference.validation.evidence import baselines, found, night_before
 from nightjar.inference.validation.gates import NightEvidence
 from nightjar.inference.validation.gates.rules import gates_of
+from nightjar.inference.validation.indexing import indexed
 from nightjar.inference.validation.manifest import read_manifest, write_manifest
 from nightjar.inference.validation.rescore import Rescored, sample
 from nightjar.inference.validation.unique import repeated, unique_checks
@@ -99,6 +103,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             writer.check()
         results = gates.evaluate(gates_of(job), evidence)
         watch.turn_to("manifest")
+        index, row_s = _last(_index(request, discovery, engine, writer, uri, table, audited), writer, NO_INDEX)
         try:
             _check_kept(request)
             published, shards = write_manifest(
@@ -115,14 +120,45 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
                 results,
                 rescored,
                 discovery.left_out,
+                index,
+                row_s,
             )
         except (StorageError, RunFailed):
             gates.enforce(results)  # whoever is called must learn first what the gates found
             raise
         gates.enforce(results)
         question = _ask(request, writer, published, results)
-        verdict = Verdict(published, writer.epoch, results, shown, shards, question=question)
+        reused = outcomes.reused(table, job, row_s)
+        verdict = Verdict(published, writer.epoch, results, shown, shards, reused, question)
     return replace(verdict, took=watch.claim())
+
+
+NO_INDEX: tuple[NightIndex | None, float] = None, 0.0
+"""Of a job that does not reuse rows."""
+
+
+def _index(
+    request: RunRequest,
+    discovery: Discovery,
+    engine: Engine,
+    writer: LedgerWriter,
+    uri: str,
+    table: pa.Table,
+    audited: Audited,
+) -> Generator[tuple[NightIndex | None, float] | None, None, None]:
+    """Make the index of the night's rows, if the job reuses rows. Yields None on a tick; at the end the index, and the
+    seconds for which a worker prepares and scores a row.
+    """
+    reuse = row_reuse(request, writer.state, discovery.schema)
+    if reuse is None:
+        return
+    steps = indexed(engine.each, request.storage, uri, request.job, table, audited.runs, reuse.identities, writer.epoch)
+    for made in steps:
+        if made is None:
+            yield None
+        else:
+            row_s = made.row_s or (reuse.index.row_s if reuse.index else 0.0)
+            yield replace(made, row_s=row_s), row_s
 
 
 def _check_kept(request: RunRequest) -> None:
@@ -207,7 +243,7 @@ def verdict_of(request: RunRequest, entry: Published, epoch: int) -> Verdict:
     """The verdict of an earlier command, from its manifest. epoch: of who takes it over."""
     manifest = read_manifest(request.storage, request.output, entry)
     shards = f"runs/{request.run_id}/r{entry.revision}/{manifest.shards.file}"
-    return Verdict(entry, epoch, manifest.gates, manifest.metrics, shards)
+    return Verdict(entry, epoch, manifest.gates, manifest.metrics, shards, manifest.reused)
 
 
 def collected(
@@ -266,11 +302,17 @@ def unanswered(verdict: Verdict) -> Unanswered:
 def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) -> tuple[int, int, str]:
     """Publish a revision under this lease.
 
-    Returns its number, how many files were swept, and why sweeping failed though readers see the revision."""
+    Returns its number, how many files were swept, and why sweeping failed though readers see the revision.
+
+    Raises:
+        TakenBack: Results that it took over were taken back meanwhile.
+    """
     uri = revs.revision_uri(request.run_uri, entry.revision)
     made = revs.read_plan(request.storage, uri, writer.state)
     assert made is not None
     swept, unfinished, before = 0, "", writer.state.published
+    if writer.state.intent is None:
+        check_sources(request, writer.state)
     try:
         number = before.number if before else publish.publish(writer, request.output, request.run_id, entry)
         # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.

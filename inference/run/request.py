@@ -27,6 +27,7 @@ from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import run_folder
+from nightjar.inference.output.rowindex import RowReuse
 from nightjar.inference.scoring.assignment import OfRun, WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.locations import location
@@ -344,11 +345,13 @@ def worker_spec(
     segment: int = 0,
     rows: int | None = 0,
     described: float = 1.0,
+    reuse: RowReuse | None = None,
 ) -> WorkerSpec:
     """The spec for the workers of a request. Without a revision they can score, but not write.
 
     schema: all columns of the input. rows: of the whole run, which decide the most rows that may be quarantined; None
-    if they are not known before they are read. described: the share of the rows whose columns are described.
+    if they are not known before they are read. described: the share of the rows whose columns are described. reuse: how
+    outputs of rows are taken from an earlier night.
     """
     of_run = {name: getattr(request, name) for name in OfRun.__dataclass_fields__}
     return WorkerSpec(
@@ -358,5 +361,6 @@ def worker_spec(
         schema=read_schema(request.job, schema),
         epoch=epoch,
         segment=segment,
+        reuse=reuse,
         budget=None if rows is None else budget_rows(request.job.retry.max_quarantined, rows),
     )

@@ -10,16 +10,28 @@ from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published, Question
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
+from nightjar.inference.output.outcomes import Reused
+from nightjar.inference.run.reuse import Source
 from nightjar.inference.validation.gates import GateResult
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again."""
+    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again.
+
+    source: the revision that has results of further shards; None if none has. takes_over: whether this run takes them
+    over; else it would with `reuse`. alike, alike_rows: these shards and their rows. rows_from: the revision from which
+    outputs of rows are taken, as `Revision.name`; empty for none.
+    """
 
     plan: Plan
-    state: State | None
+    state: State
     again: tuple[str, ...]
+    source: Source | None
+    takes_over: bool
+    alike: int
+    alike_rows: int
+    rows_from: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,8 +82,8 @@ class Scored:
 @dataclass(frozen=True)
 class Verdict:
     """The result of the validate step. published: the revision, as readers will see it. shards: the name of the list
-    of shards, relative to the output. question: what a person is asked before it is published. took, tries: as in
-    `Scored`.
+    of shards, relative to the output. reused: the results that were taken over from earlier revisions. question: what a
+    person is asked before it is published. took, tries: as in `Scored`.
     """
 
     published: Published
@@ -79,6 +91,7 @@ class Verdict:
     gates: tuple[GateResult, ...]
     metrics: Figures
     shards: str
+    reused: tuple[Reused, ...] = ()
     question: Question | None = None
     took: Mapping[str, float] = field(default_factory=dict)
     tries: int = 1

@@ -1,20 +1,16 @@
-"""What a run begins with: the output that it owns, the revision that it continues, the results that it takes over; and
-whether that leaves anything to score.
+"""What a run begins with: the output that it owns, the revision that it continues, its plan; and whether that leaves
+anything to score.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping, Set
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
 
-from nightjar.inference.errors import AlreadyExists, Damaged, JobError, Missing, TakenBack
-from nightjar.inference.identity.identity import Identity, read_identity
+from nightjar.inference.errors import AlreadyExists, Damaged, JobError, Missing
+from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Discovery, Plan, make_plan
 from nightjar.inference.job.model import Job
-from nightjar.inference.job.modeljob import mapping
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import State
@@ -29,8 +25,9 @@ from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.lease import leased
 from nightjar.inference.run.request import RunRequest, identity_of, record_run
 from nightjar.inference.run.results import RunPlan, Scored
+from nightjar.inference.run.reuse import EarlierNights, Source, rows_from, source_of, why_again
 from nightjar.inference.storage.lake import probe_conditional_writes
-from nightjar.inference.storage.protocol import Storage, join, read_control, same_version
+from nightjar.inference.storage.protocol import join
 from nightjar.inference.validation.manifest import read_manifest
 
 
@@ -60,7 +57,7 @@ def probe_output(request: RunRequest) -> None:
 
 
 def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
-    """Plan what would be scored, and say what the ledger already has. Writes nothing.
+    """Plan what would be scored, and say what the ledger already has, and what is taken over. Writes nothing.
 
     Raises:
         JobError: a table of the job's cannot be written, or cannot take the columns.
@@ -68,11 +65,35 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     targets.check(request.storage, request.job, discovery.schema)
     identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
-    known = newest if revs.planned_by(newest) == identity.fingerprint and not request.fresh else None
-    previous = known.plan() if known else None
-    made = make_plan(discovery, request.job, identity.fingerprint, previous).limited(request.limit)
-    state = newest.state if newest and not request.fresh else None
-    return RunPlan(made, state, why_again(request, identity, made, newest))
+    state = newest.state if newest and not request.fresh else State()
+    previous = newest.plan() if newest and state.planned else None
+    follows = newest is not None and newest.sealed  # then another revision would begin
+    nights = EarlierNights(request)
+    source = source_of(request, State() if follows else state, newest, identity.fingerprint, nights)
+    kept, _ = _kept(identity.fingerprint, state, previous, source)
+    whole = make_plan(discovery, request.job, identity.fingerprint, kept)
+    made = whole.limited(request.limit)
+    again = (*nights.unread, *why_again(request, identity, made, newest, source, nights))
+    takes_over = source is not None and source.fingerprint == identity.fingerprint
+    if not takes_over and not request.fresh and (source := nights.alike(identity.fingerprint)):
+        whole = make_plan(discovery, request.job, identity.fingerprint, source.plan)
+    there = source.revision.state.committed - state.committed if source is not None else frozenset()
+    alike = [max(shard.rows, 0) for shard in whole.limited(request.limit).shards() if shard.id in there]
+    rows = rows_from(request, State() if follows else state, identity.fingerprint, discovery.schema, nights)
+    return RunPlan(made, state, again, source, takes_over, len(alike), sum(alike), rows)
+
+
+def _kept(
+    fingerprint: str, state: State, previous: Plan | None, source: Source | None
+) -> tuple[Plan | None, Planned | None]:
+    """The plan with this fingerprint whose shards are kept where their files did not change, and its line of the
+    ledger. previous: of the revision itself.
+    """
+    if state.planned is not None and state.planned.fingerprint == fingerprint:
+        return previous, state.planned
+    if source is not None and source.fingerprint == fingerprint:
+        return source.plan, source.revision.state.planned
+    return None, None
 
 
 def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.Snapshot | None) -> int:
@@ -104,9 +125,9 @@ def plan_in(
     """Plan under this epoch, take over what an earlier revision has, and make both durable."""
     storage, state, fingerprint = writer.ledger.storage, writer.state, identity.fingerprint
     previous = revs.read_plan(storage, uri, state)
-    source, source_plan = _with_plan(_source(request, state, newest))
-    before = state.planned or (source.state.planned if source else None)
-    kept = previous or source_plan if before and before.fingerprint == fingerprint else None
+    nights = EarlierNights(request)
+    source = source_of(request, state, newest, fingerprint, nights)
+    kept, before = _kept(fingerprint, state, previous, source)
     made = make_plan(discovery, request.job, fingerprint, kept).with_splits(state.splits, fingerprint)[0]
     wanted, limit = made.limited(request.limit), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
@@ -121,149 +142,41 @@ def plan_in(
             ) from error
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
-        have = writer.state.committed | (source.state.committed if source else set())
-        again = tuple[str, ...]()
-        with suppress(Missing):  # the revision before may be deleted meanwhile
-            again = why_again(request, identity, wanted, newest, have)
-        taken = source.number if source else 0
+        again = tuple(nights.unread)
+        with suppress(Damaged, Missing):  # the revision before may be deleted meanwhile
+            again += why_again(request, identity, wanted, newest, source, nights)
         line = Planned(
             file=name,
             fingerprint=fingerprint,
             date=request.date,
             identity=scored_by,
-            adopts=taken,
+            adopts=source.revision.name if source and source.fingerprint == fingerprint else "",
+            rows_from=rows_from(request, state, fingerprint, discovery.schema, nights),
             again=again,
             snapshot=discovery.snapshot,
-            described=_described(request.job, fingerprint, wanted, before),
+            described=_described(request.job, wanted, before),
             limit=limit,
         )
         writer.append([_counted(line, writer, wanted, request.job)])
     elif writer.state.planned is not None and writer.state.planned.limit != limit:
         line = replace(writer.state.planned, limit=limit, again=())
         writer.append([_counted(line, writer, wanted, request.job)])
-    if source is not None and source_plan is not None:
-        revs.adopt(writer, uri, made, source, source_plan, states_beside=request.job.states_beside)
+    if source is not None:
+        revs.adopt(writer, uri, made, source.revision, source.plan, states_beside=request.job.states_beside)
     return wanted
 
 
-def _described(job: Job, fingerprint: str, made: Plan, before: Planned | None) -> float:
+def _described(job: Job, made: Plan, before: Planned | None) -> float:
     """The share of the rows whose columns are described. before: the plan whose results are taken over.
 
     Results of one fingerprint are merged, so they all have the share that was decided first, however the input grows.
     """
     if job.profile.share is not None:
         return job.profile.share
-    if before is not None and before.fingerprint == fingerprint:
+    if before is not None:
         return before.described
     uncounted = made.uncounted or job.input.where
     return share_of(None if uncounted or not job.profiling else made.rows)
-
-
-def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | None:
-    """The identity of a revision's plan; None without a plan."""
-    if state.planned is None or not state.planned.identity:
-        return None
-    remedy = "restore it, or score the run anew with --fresh; `nightjar replay … --live` does without it"
-    return read_control(storage, join(uri, state.planned.identity), read_identity, "what scored a run", remedy)
-
-
-def why_again(
-    request: RunRequest, identity: Identity, made: Plan, newest: revs.Revision | None, have: Set[str] = frozenset()
-) -> tuple[str, ...]:
-    """Why shards with a result are scored again, in words, with their number.
-
-    newest: the revision before this plan. have: the shards that still have a result.
-    """
-    if newest is not None and not newest.state.committed and newest.number > 1:
-        # This revision was begun before, and ended without any result.
-        newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
-    if newest is None or newest.state.planned is None or not newest.state.committed or request.fresh:
-        return ()
-    planned = newest.state.planned.fingerprint
-    if planned == identity.fingerprint:
-        return _changed_input(made, newest)
-    before = identity_of_plan(request.storage, newest.uri, newest.state)
-    old = len(set(made.ids()) - newest.state.committed - have)
-    if before is None or not old:
-        return ()
-    return (_scored_again(summed(differences(before, identity)), old, len(made)),)
-
-
-def _changed_input(made: Plan, newest: revs.Revision) -> tuple[str, ...]:
-    """The files whose shards differ from those of the previous plan."""
-    assert newest.state.planned is not None
-    before = newest.plan()
-    assert before is not None
-    ids = set(before.ids())
-    new = [shard.pieces for shard in made.shards() if shard.id not in ids]
-    if not new:
-        return ()
-    wanted = {piece.uri for pieces in new for piece in pieces}
-    pieces = (piece for shard in before.shards() for piece in shard.pieces if piece.uri in wanted)
-    then = {piece.uri: piece for piece in pieces}
-    what = {
-        piece.uri: f"{piece.uri.rsplit('/', 1)[-1]} {'changed' if piece.uri in then else 'is new'}"
-        for pieces in new
-        for piece in pieces
-        if (old := then.get(piece.uri)) is None
-        or (piece.size, same_version(piece.version, old.version)) != (old.size, True)
-    }
-    return (_scored_again(summed(list(what.values())) or "files are put together otherwise", len(new), len(made)),)
-
-
-def _scored_again(what: str, shards: int, of: int) -> str:
-    return f"{what}: {shards:,} of {of:,} shards {'is' if shards == 1 else 'are'} scored again"
-
-
-def _state_of(newest: revs.Revision | None, number: int) -> State:
-    """The state of the revision of this number, which is the newest one or is yet to begin."""
-    return newest.state if newest is not None and newest.number == number else State()
-
-
-def _source(request: RunRequest, state: State, newest: revs.Revision | None) -> revs.Revision | None:
-    """The published revision whose results may be taken over. It is chosen when a revision begins, and then stays.
-
-    One that was begun with `--fresh` takes over none, whoever continues it.
-    """
-    if state.planned is not None:
-        if not (adopts := state.planned.adopts):
-            return None
-        found = revs.read_revision(request.storage, request.run_uri, adopts)
-        return found if found.state.planned is not None else None  # somebody removed it: its shards are scored again
-    if newest is None or request.fresh or any(writer.fresh for _, writer in state.openers):
-        return None
-    if not newest.sealed and newest.number > 1:
-        # It was begun before, and killed before it had a plan.
-        newest = revs.read_revision(request.storage, request.run_uri, newest.number - 1)
-    return newest if newest.state.intent is not None else None
-
-
-def _with_plan(source: revs.Revision | None) -> tuple[revs.Revision | None, Plan | None]:
-    """A revision and its plan. None without a plan: somebody deletes the revision, and its shards are scored again."""
-    with suppress(Missing):
-        return source, source.plan() if source is not None else None
-    return None, None
-
-
-def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, number: int, fingerprint: str) -> None:
-    """Check that the revision of this number would not publish results again that a person took back.
-
-    Raises:
-        TakenBack: It would.
-    """
-    if request.limit:  # never published
-        return
-    source = _source(request, _state_of(newest, number), newest)
-    if source is None or source.state.planned is None or source.state.planned.fingerprint != fingerprint:
-        return
-    shown = publish.shown(request.storage, request.output, request.run_id)
-    if shown is None or shown.revision != source.number:
-        raise TakenBack(
-            f"r{source.number} of the run {request.run_id!r} was published before and rolled back or unpublished "
-            "since, and this run would publish its results again: nothing was scored, and readers do not see them. "
-            f"`nightjar republish JOB {' '.join(request.words)}` shows r{source.number} again, --fresh scores "
-            "everything anew"
-        )
 
 
 def _counted(line: Planned, writer: LedgerWriter, made: Plan, job: Job) -> Planned:
@@ -283,63 +196,6 @@ def _counted(line: Planned, writer: LedgerWriter, made: Plan, job: Job) -> Plann
         uncounted=len(made) if job.input.where else made.uncounted,
         counts=counts,
     )
-
-
-def differences(before: Identity, now: Identity) -> list[str]:
-    """The differences in words, the most important first; empty if there are none."""
-    found = [
-        *_files("", before.code, now.code),
-        *_files("model.path", before.model, now.model),
-        *(
-            f"{called(name)} changed" if name in before.packages else f"{called(name)} counts now, and did not before"
-            for name, content in now.packages.items()
-            if before.packages.get(name) != content
-        ),
-        *(f"{called(name)} does not count any more" for name in before.packages if name not in now.packages),
-        *_keys(_plain(before.job), _plain(now.job)),
-    ]
-    if _plain([before.columns, before.kept]) != _plain([now.columns, now.kept]) and not found:
-        found.append("the columns of the input changed")
-    return found
-
-
-def called(name: str) -> str:
-    """A package, or a file or folder whose content counts like that of one."""
-    return name if "/" in name else f"package {name}"
-
-
-def _files(key: str, before: Mapping[str, str], now: Mapping[str, str]) -> Iterator[str]:
-    prefix = f"{key} " if key else ""
-    for name in sorted({*before, *now}):
-        if before.get(name) != now.get(name):
-            what = "changed" if name in before and name in now else "is new" if name in now else "is gone"
-            yield f"{prefix}{name}".strip() + f" {what}"
-
-
-def _keys(before: dict[str, Any], now: dict[str, Any], prefix: str = "") -> Iterator[str]:
-    for key in sorted({*before, *now}):
-        old, new = before.get(key), now.get(key)
-        inner_old, inner_new = mapping(old), mapping(new)
-        if inner_old is not None and inner_new is not None:
-            inner = list(_keys(inner_old, inner_new, f"{prefix}{key}."))
-            yield from inner or ([f"{prefix}{key} has another order in the job"] if old != new else [])
-        elif old != new:
-            # The columns that a pattern names may have changed in the input.
-            yield "the carried columns changed" if prefix + key == "carry" else f"{prefix}{key} changed in the job"
-
-
-_SHOWN = 5
-
-
-def summed(found: list[str]) -> str:
-    """The first few items, and the number of the others, for one line."""
-    more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
-    return ", ".join(found[:_SHOWN]) + more
-
-
-def _plain(value: Any) -> Any:
-    """The value as it comes back from storage, where tuples are lists."""
-    return json.loads(json.dumps(value))
 
 
 def was_published(request: RunRequest) -> bool:

@@ -29,15 +29,8 @@ from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.refusals import check_columns, check_labels, check_without_input, keep_external_reads, told
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored
-from nightjar.inference.run.resume import (
-    check_not_taken_back,
-    claim,
-    finished,
-    is_complete,
-    number_for,
-    plan_in,
-    retire,
-)
+from nightjar.inference.run.resume import claim, finished, is_complete, number_for, plan_in, retire
+from nightjar.inference.run.reuse import check_not_taken_back, row_reuse
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.stopwatch import Stopwatch
@@ -99,6 +92,7 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
             segment=writer.state.number,
             rows=None if made.uncounted or request.job.input.where else made.rows,
             described=writer.state.planned.described,
+            reuse=row_reuse(request, writer.state, discovery.schema),
         )
         campaign = Campaign(made, spec, engine, writer, identity.fingerprint, watch)
         tell(progress)

@@ -24,6 +24,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import ModelJob, model_jobs, modules_of
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.metrics.profile import profiled
+from nightjar.inference.output.rowindex import RowReuse
 from nightjar.inference.predictors import Preprocessor, Scorer, input_columns, load_scorer, model_columns
 from nightjar.inference.predictors.adapter import naming
 from nightjar.inference.records import Shard
@@ -70,6 +71,8 @@ class WorkerSpec(OfRun):
     """The newest ledger segment that the writer knew."""
     budget: int | None
     """The most rows that the whole run may quarantine; None if their number is known only when they are read."""
+    reuse: RowReuse | None = None
+    """How to take outputs of rows from an earlier night; None if the job does not."""
     own_process: bool = True
     """Whether the worker has its process to itself, as everywhere except in tests. Then the code's folder becomes the
     working directory, and what the user's code uses is noted."""

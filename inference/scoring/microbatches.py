@@ -33,13 +33,15 @@ from nightjar.inference.errors import (
     ProcessSpoilt,
     Unaligned,
 )
-from nightjar.inference.input.sources.rows import over_budget
+from nightjar.inference.input.sources.rows import over_budget, selected
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
 from nightjar.inference.predictors.scorer import RowsRaised
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
+from nightjar.inference.scoring.known_rows import KnownRows
 from nightjar.inference.scoring.prepared_batches import Batch, ScoreRows
+from nightjar.inference.scoring.scored_rows import ScoredRows, completed, side_by_side
 
 ALLOWED = 16
 """The number of broken batches that every table may have; finding them takes only seconds."""
@@ -105,21 +107,6 @@ class Ahead:
     model: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class ScoredRows:
-    """The result of scoring a table."""
-
-    outputs: pa.Table
-    """The declared outputs of the kept rows, in input order."""
-    kept: np.ndarray | None
-    """The int64 indices of the kept rows in the table, of shape (kept rows,); None if all were kept."""
-    failures: tuple[RowFailure, ...]
-    """One for each other row, in input order. Of several models each has one for a row that it could not score, so a
-    kept row may have failures, too."""
-    batches_cut: int = 0
-    """The micro-batches that raised and were scored in parts."""
-
-
 def drained(steps: Generator[Any, None, T], on_step: Callable[[Any], object] = lambda _: None) -> T:
     """Run a generator (usually `score_models`) to its end, and return its result."""
     while True:
@@ -144,6 +131,7 @@ def score_models(
     complete: bool = False,
     ahead: bool = True,
     shipped: Mapping[str, Sequence[Batch]] = {},
+    known: Mapping[str, KnownRows] = {},
 ) -> Generator[Ahead, None, ScoredRows]:
     """Score a table, yielding `Ahead` before each call of a scorer and returning `ScoredRows`.
 
@@ -151,7 +139,8 @@ def score_models(
     scored alone. budget: of rows, however many models cannot score them. at: of a row of the table the index in its
     file, for messages. cuts: counts the batches of a model that raise, and how many may. complete: a row that any model
     cannot score is lost whole. ahead: prepare the next micro-batch while a model computes. shipped: the batches that
-    came prepared. died, singly and shipped are given for each model by its name.
+    came prepared. known: rows whose outputs an earlier night has; they do not go to the scorer. died, singly, shipped
+    and known are given for each model by its name.
 
     Raises:
         OverBudget: More than `budget` rows failed; raised as soon as they did.
@@ -163,9 +152,11 @@ def score_models(
     found = []
     failed: dict[int, RowFailure] = {}
     for model in models:
+        features, before = table.select(list(model.columns)), known.get(model.name)
+        rows = before.to_score if before else range(table.num_rows)
         try:
             scored = yield from _Scoring(model, budget, at, cuts()).table(
-                table.select(list(model.columns)),
+                Slice.of(features, rows),
                 skip={**skip, **died.get(model.name, {})},
                 singly=singly.get(model.name, _NO_ROWS),
                 ahead=ahead,
@@ -175,10 +166,11 @@ def score_models(
             if not model.name:
                 raise
             raise type(error)(f"models.{model.name}: {error}") from error
+        scored = completed(before, scored) if before else scored
         found.append(scored)
         failed = {failure.row: failure for failure in scored.failures} | failed
         _check_budget(failed, budget, at)
-    return _side_by_side(table.num_rows, models, found, skip, complete)
+    return replace(side_by_side(table.num_rows, models, found, skip, complete), known=known)
 
 
 def _check_budget(failures: Mapping[int, RowFailure], budget: int | None, at: Callable[[int], int]) -> None:
@@ -186,53 +178,19 @@ def _check_budget(failures: Mapping[int, RowFailure], budget: int | None, at: Ca
         raise over_budget(failures, budget, at(min(failures)) - min(failures))
 
 
-def _side_by_side(
-    rows: int,
-    models: Sequence[LoadedModel],
-    found: Sequence[ScoredRows],
-    skip: Mapping[int, RowFailure],
-    complete: bool,
-) -> ScoredRows:
-    """The outputs of all models for the rows that are kept. rows: of the table."""
-    scored = np.ones((len(models), rows), dtype=bool)
-    for each, by_model in zip(found, scored, strict=True):
-        by_model[[failure.row for failure in each.failures]] = False
-    keeps = scored.all(axis=0) if complete else scored.any(axis=0)
-    kept = np.flatnonzero(keeps)
-    columns: dict[str, pa.ChunkedArray] = {}
-    for model, each, by_model in zip(models, found, scored, strict=True):
-        outputs = (
-            each.outputs
-            if by_model[kept].all() and each.outputs.num_rows == kept.size
-            else _at(each.outputs, by_model, kept)
-        )
-        columns |= {f"{model.prefix}{name}": outputs[name] for name in outputs.column_names}
-    # A row that was skipped for all models has one failure.
-    every = (failure for each in found for failure in each.failures if each is found[0] or failure.row not in skip)
-    failures = sorted(every, key=lambda failure: failure.row)
-    cut = sum(each.batches_cut for each in found)
-    return ScoredRows(pa.table(columns), None if kept.size == rows else kept, tuple(failures), cut)
-
-
-def _at(outputs: pa.Table, scored: np.ndarray, kept: np.ndarray) -> pa.Table:
-    """A model's outputs for the kept rows: null where the model has none. scored: whether it has, by row."""
-    at = np.cumsum(scored) - 1
-    return outputs.take(pa.array(at[kept], mask=~scored[kept]))
-
-
-def micro_batches(table: pa.Table, size: BatchSize, skipped: list[int], singly: range = _NO_ROWS) -> Iterator[Slice]:
-    """The micro-batches of a table, less the rows to skip. Each has as many rows as the size allows when it is cut.
+def micro_batches(whole: Slice, size: BatchSize, skipped: list[int], singly: range = _NO_ROWS) -> Iterator[Slice]:
+    """The micro-batches of rows, less those to skip. Each has as many rows as the size allows when it is cut.
 
     skipped: ascending. singly: rows that are each scored alone.
     """
     first = 0
-    while first < table.num_rows:
-        stop = min(table.num_rows, (first // size.most + 1) * size.most)
-        if first in singly:
+    while first < len(whole.rows):
+        stop = min(len(whole.rows), (first // size.most + 1) * size.most)
+        if whole.rows[first] in singly:
             stop = first + 1
-        elif singly and first < singly.start:
-            stop = min(stop, singly.start)
-        piece = _without(Slice(table.slice(first, stop - first), range(first, stop)), skipped)
+        elif singly and whole.rows[first] < singly.start:
+            stop = min(stop, bisect_left(whole.rows, singly.start))
+        piece = _without(whole.part(first, stop), skipped)
         first = stop
         if piece.rows:
             yield piece
@@ -244,6 +202,11 @@ class Slice:
 
     table: pa.Table
     rows: Sequence[int]
+
+    @classmethod
+    def of(cls, whole: pa.Table, rows: Sequence[int]) -> Slice:
+        """Rows of a table: a range if they are all of it."""
+        return cls(whole if isinstance(rows, range) else selected(whole, np.asarray(rows, np.int64)), rows)
 
     def part(self, low: int, high: int) -> Slice:
         return Slice(self.table.slice(low, high - low), self.rows[low:high])
@@ -288,21 +251,22 @@ class _Scoring:
     failures: dict[int, RowFailure] = field(default_factory=dict)
 
     def table(
-        self, table: pa.Table, skip: Mapping[int, RowFailure], singly: range, ahead: bool, shipped: Sequence[Batch]
+        self, whole: Slice, skip: Mapping[int, RowFailure], singly: range, ahead: bool, shipped: Sequence[Batch]
     ) -> Generator[Ahead, None, ScoredRows]:
-        """Score a table.
+        """Score rows of a table.
 
         Micro-batches are counted off from its first row, so that results do not depend on how the table was read. Where
         memory does not suffice, the batch that was cut ahead is scored in parts of the smaller size.
         """
         preparer, skipped = self.model.preparer, sorted(skip)
         for row in skipped:
-            if not 0 <= row < table.num_rows:
-                raise ValueError(f"skip names row {row} of a table of {table.num_rows} rows")
+            at = bisect_left(whole.rows, row)
+            if list(whole.rows[at : at + 1]) != [row]:
+                raise ValueError(f"skip names row {row}, which is none of {len(whole.rows)} rows")
             self.skip(row, skip[row])
         if preparer:
             preparer.start(shipped)
-        pieces = micro_batches(table, self.model.size, skipped, singly)
+        pieces = micro_batches(whole, self.model.size, skipped, singly)
         following = next(pieces, None)
         while (piece := following) is not None:
             ready = self.scorer_of(piece)
@@ -312,7 +276,7 @@ class _Scoring:
             yield from self.rows(piece, ready)
         if preparer:
             preparer.start(())
-        return self.scored(table.num_rows)
+        return self.scored(whole.rows)
 
     def scorer_of(self, piece: Slice) -> ScoreRows:
         """What scores these rows."""
@@ -376,7 +340,7 @@ class _Scoring:
         self.failures[row] = replace(failure, row=row)
         _check_budget(self.failures, self.budget, self.at)
 
-    def scored(self, rows: int) -> ScoredRows:
+    def scored(self, rows: Sequence[int]) -> ScoredRows:
         schema = pa.schema(list(self.model.types.items()))
         columns = [
             pa.chunked_array([chunk[index] for chunk in self.chunks], type=column.type)
@@ -384,9 +348,10 @@ class _Scoring:
         ]
         outputs = pa.Table.from_arrays(columns, schema=schema).combine_chunks()
         failed = sorted(self.failures)
-        kept = np.delete(np.arange(rows, dtype=np.int64), failed) if failed else None
-        if outputs.num_rows + len(failed) != rows:
-            raise AssertionError(f"{rows} rows in, {outputs.num_rows} scored and {len(failed)} failed")
+        lost = [bisect_left(rows, row) for row in failed]
+        kept = None if not failed and isinstance(rows, range) else np.delete(np.asarray(rows, dtype=np.int64), lost)
+        if outputs.num_rows + len(failed) != len(rows):
+            raise AssertionError(f"{len(rows)} rows in, {outputs.num_rows} scored and {len(failed)} failed")
         return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed), self.cuts.batches)
 
 
@@ -395,10 +360,10 @@ def _without(piece: Slice, skipped: list[int]) -> Slice:
     gaps = skipped[bisect_left(skipped, piece.rows[0]) : bisect_right(skipped, piece.rows[-1])]
     if not gaps:
         return piece
-    base = piece.rows[0]
-    edges = [-1, *(row - base for row in gaps), len(piece.rows)]
-    slices = [piece.table.slice(low + 1, high - low - 1) for low, high in itertools.pairwise(edges)]
-    return Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), [row - base for row in gaps]).tolist())
+    at = [bisect_left(piece.rows, row) for row in gaps]
+    edges = itertools.pairwise([-1, *at, len(piece.rows)])
+    slices = [piece.table.slice(low + 1, high - low - 1) for low, high in edges]
+    return Slice(pa.concat_tables(slices), np.delete(np.asarray(piece.rows), at).tolist())
 
 
 def _attempt(scorer: ScoreRows, table: pa.Table, types: Mapping[str, pa.DataType]) -> _Scored | _Raised:

@@ -21,7 +21,8 @@ from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import plain
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.assignment import BatchSize
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows
+from nightjar.inference.scoring.microbatches import Ahead
+from nightjar.inference.scoring.scored_rows import ScoredRows
 
 
 def differences(

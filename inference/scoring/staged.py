@@ -8,7 +8,7 @@ call yields the events of its own shard alone. So an actor never holds more shar
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
@@ -18,13 +18,15 @@ from typing import TypeVar
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
-from nightjar.inference.job.modeljob import model_jobs
+from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import JoinedPieces, Running, Worker
-from nightjar.inference.scoring.microbatches import ScoredRows, drained, micro_batches
+from nightjar.inference.scoring.known_rows import earlier_rows
+from nightjar.inference.scoring.microbatches import Slice, drained, micro_batches
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.witness import audit as witness
@@ -41,6 +43,7 @@ class PreparingWorker(Worker):
         super().__init__(spec, spec.job.stage.cores, turn_to)
         self._opened = open_stage(spec)
         self.spec = spec = self._opened.reading(spec)
+        self._earlier = earlier_rows(spec)
         self._sizes = [batch_size(each, spec.schema) for each in model_jobs(spec.job)]
         self.handed: tuple[Assignment, pa.Array] | None = None
         """While `Prepared` is yielded: the shard's assignment, and its packed parcel as one row."""
@@ -77,7 +80,8 @@ class PreparingWorker(Worker):
                 continue
             found, unpicklable = list[Batch](), list[str]()
             table = joined.table.select(list(model_columns(job, self.spec.schema)))
-            for piece in micro_batches(table, size, skipped):
+            rows = self._to_score(job, table, joined)
+            for piece in micro_batches(Slice.of(table, rows), size, skipped):
                 if weight >= PARCEL_BYTES:
                     break
                 ahead = piece.ahead(job.model.name)
@@ -103,6 +107,13 @@ class PreparingWorker(Worker):
             shipped[job.model.name] = found
         self.at = running.at_rows(pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
+
+    def _to_score(self, job: ModelJob, features: pa.Table, joined: JoinedPieces) -> Sequence[int]:
+        """The rows that go to a model."""
+        if self._earlier is None:
+            return range(features.num_rows)
+        types = pa.schema(list(job.model.output_types().items()))
+        return self._earlier.known(job.model.name, features, types, joined.failures, outputs=False).to_score
 
 
 T = TypeVar("T")

@@ -159,6 +159,7 @@ class _Shard:
             skip=joined.failures,
             budget=spec.budget,
             at=joined.at,
+            known=worker.known_rows(joined),
         )
         scored = drained(steps, lambda _: self.watchdog.calling())
         self.watchdog.calling()

@@ -7,9 +7,10 @@ error that can be caught becomes a `Failed` event, and the worker goes on to the
 
 from __future__ import annotations
 
+import json
 import sys
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
@@ -21,11 +22,13 @@ import pyarrow as pa
 
 from nightjar.inference.errors import Fenced
 from nightjar.inference.input.sources.rows import selected, taken
+from nightjar.inference.jsonform import to_json
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.metrics.profile import drawn, profiled
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts as sink
 from nightjar.inference.output.quarantine import write_quarantine
+from nightjar.inference.output.rowindex import NOWHERE, REUSED_KEY, ReusedRows, keys_to_bytes
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.records import (
     NO_USAGE,
@@ -43,8 +46,10 @@ from nightjar.inference.records import (
 )
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, loaded_models, open_scorers
 from nightjar.inference.scoring.attempts import IDLE, JoinedPieces, Running, Worker
-from nightjar.inference.scoring.microbatches import ScoredRows, score_models
+from nightjar.inference.scoring.known_rows import KnownRows, earlier_rows
+from nightjar.inference.scoring.microbatches import score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
+from nightjar.inference.scoring.scored_rows import ScoredRows, keys_of
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.witness import audit as witness
@@ -85,6 +90,8 @@ class Assembly:
             for uri, low, high in zip(uris, edges, edges[1:], strict=False)
         )
         self._drawn = [low + found for low, found in drawn_of if found is not None]
+        self.keys = keys_of(spec.job, scored, self.rows_in)
+        self.reused = int(np.logical_and.reduce([each.part != NOWHERE for each in self.keys]).sum()) if self.keys else 0
         self.failed = len({failure.row for failure in scored.failures})
         self.lost: int = self.rows_in - kept.num_rows
         self._bad: list[tuple[str, int, RowFailure, str]] = []
@@ -102,6 +109,14 @@ class Assembly:
         rows, lines = np.unique([failure.row for failure in failures], return_inverse=True)
         bad = selected(joined.table, rows)
         self._bad_inputs = bad if rows.size == len(failures) else taken(bad, lines)
+
+    def footer(self) -> dict[bytes, bytes]:
+        """What the part's footer says of rows that were taken from an earlier night."""
+        reuse = self.spec.reuse
+        taken = [int((each.part != NOWHERE).sum()) for each in self.keys]
+        if reuse is None or reuse.index is None or not any(taken):
+            return {}
+        return {REUSED_KEY: json.dumps(to_json(ReusedRows(reuse.source, tuple(taken), reuse.index.parts))).encode()}
 
     def metrics(self) -> Metrics:
         """The states of the rows that are written."""
@@ -141,6 +156,7 @@ class ShardWorker(Worker):
             sys.setswitchinterval(SWITCH_S)
         self._opened = OpenedModels(scorers) if scorers else open_scorers(spec)
         self.spec = spec = self._opened.reading(spec)
+        self._earlier = earlier_rows(spec)
         thread = PreparingThread() if need.prepares_ahead else None
         if thread is not None:
             self.watchdog.behind = thread.frame
@@ -254,6 +270,7 @@ class ShardWorker(Worker):
         for rows in attempt.skip:
             died.setdefault(rows.model, {}).update(dict.fromkeys(joined.within(rows.uri, rows.row), rows.as_failure()))
         alone = attempt.singly
+        known = self.known_rows(joined, died)
         steps = score_models(
             joined.table,
             self.models,
@@ -265,6 +282,7 @@ class ShardWorker(Worker):
             complete=self.spec.job.output.rows == "all",
             ahead=not running.alone,
             shipped=shipped,
+            known=known,
         )
         while True:
             try:
@@ -279,6 +297,23 @@ class ShardWorker(Worker):
             else:
                 yield from self.in_time(self.at, deadline)
             self.watchdog.calling()
+
+    def known_rows(self, joined: JoinedPieces, died: Mapping[str, Collection[int]] = {}) -> dict[str, KnownRows]:
+        """What is known of a shard's rows before each model scores them; empty if the job does not reuse rows.
+
+        died: by the model's name, rows at which the process died.
+        """
+        if self._earlier is None:
+            return {}
+        return {
+            model.name: self._earlier.known(
+                model.name,
+                joined.table.select(list(model.columns)),
+                pa.schema(list(model.types.items())),
+                {*joined.failures, *died.get(model.name, ())},
+            )
+            for model in self.models
+        }
 
     def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage | None = None) -> Event:
         """Write a shard, in the writing thread. Returns its receipt, or why it failed.
@@ -301,6 +336,8 @@ class ShardWorker(Worker):
                 running.started.shard,
                 metrics,
                 states_beside=self.spec.job.states_beside,
+                keys=keys_to_bytes(output.keys) if output.keys else None,
+                more=output.footer(),
             )
             self._check_epoch(storage, data, quarantine)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
@@ -323,6 +360,9 @@ class ShardWorker(Worker):
             retries=running.retries + storage.retries,
             batches_cut=output.scored.batches_cut,
             rows_partial=output.failed - output.lost,
+            rows_reused=output.reused,
+            reused_from=self.spec.reuse.source if self.spec.reuse and output.reused else "",
+            keyed=bool(output.keys),
             ceilings=ceilings,
             usage=self.claimed() if usage is None else usage,
         )
@@ -353,8 +393,9 @@ class ShardWorker(Worker):
         if newest is None:
             return
         if newest.epoch > self.spec.epoch:
-            beside = self.spec.job.states_beside
-            names = (sink.files_of(part.name, states_beside=beside) for part in written if part is not None)
+            beside, keyed = self.spec.job.states_beside, self._earlier is not None
+            parts = (part.name for part in written if part is not None)
+            names = (sink.files_of(part, states_beside=beside, keyed=keyed) for part in parts)
             storage.delete(join(self.spec.revision, name) for name in chain.from_iterable(names))
             raise Fenced(f"epoch {self.spec.epoch} was replaced by epoch {newest.epoch}")
         # So that each look lists only what came since the last.

@@ -27,6 +27,7 @@ from nightjar.inference.output.quarantine import prove_nulls, quarantined, read_
 from nightjar.inference.records import NO_COUNTS, UNKNOWN, Counts
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.gates.rules import column_gates_of
+from nightjar.inference.validation.indexing import BlockKeys, KeyRun
 from nightjar.inference.validation.unique import KeyNotes, Spill
 from nightjar.inference.validation.violating_rows import Offenders, find
 from nightjar.inference.validation.violating_rows import join as join_offenders
@@ -43,7 +44,7 @@ class Audited:
     """What the audit of a block of shards found. size: of the data parts, in bytes.
 
     damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: rows that gates refuse.
-    spills: the hashes of keys, for checks on keys.
+    spills: the hashes of keys, for checks on keys. runs: the keys of rows, for the index.
     """
 
     shards: int = 0
@@ -54,6 +55,7 @@ class Audited:
     metrics: Metrics = field(default_factory=Metrics)
     offenders: Offenders = field(default_factory=dict)
     spills: list[Spill] = field(default_factory=list)
+    runs: list[KeyRun] = field(default_factory=list)
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""
@@ -61,6 +63,7 @@ class Audited:
         self.counts += other.counts
         self.size += other.size
         self.spills += other.spills
+        self.runs += other.runs
         self.problems += other.problems
         self.damaged = dict(islice((self.damaged | other.damaged).items(), MAX_DAMAGED))
         self.offenders = join_offenders(self.offenders, other.offenders)
@@ -70,10 +73,11 @@ class Audited:
 def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[str, Any]]) -> Audited:
     """Audit committed shards (lines of `outcomes.OUTCOMES`), in order."""
     audited = Audited(metrics=Metrics.for_job(job))
-    gates, noted = column_gates_of(job), KeyNotes(job)
+    gates, noted, keys = column_gates_of(job), KeyNotes(job), BlockKeys(job)
     for line in lines:
         try:
             part, metrics = _audit_shard(storage, revision, job, line)
+            keys.look(storage, revision, line, part)
             audited.shards += 1
             audited.counts += of_json(Counts, line)
             audited.size += line["data"]["size"]
@@ -85,7 +89,7 @@ def audit_block(storage: Storage, revision: str, job: Job, lines: Iterable[dict[
             if len(audited.damaged) < MAX_DAMAGED:
                 audited.damaged[line["shard"]] = clip(str(error))
     if not audited.problems:
-        audited.spills = noted.written(storage, revision)
+        audited.spills, audited.runs = noted.written(storage, revision), keys.written(storage, revision)
     return audited
 
 

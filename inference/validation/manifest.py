@@ -27,6 +27,7 @@ from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, read_verified
+from nightjar.inference.output.rowindex import NightIndex
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import NO_USAGE, Counts, Seen, Usage
 from nightjar.inference.storage.protocol import Storage, join
@@ -76,8 +77,9 @@ class Manifest:
 
     fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages. outside,
     loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries: versions where
-    it was validated. validated_at: UTC, as ISO 8601. profile: of the columns that the job profiles, for comparing
-    nights.
+    it was validated. reused: the results that were taken over from earlier revisions. index: of
+    the rows, with `reuse: rows`. validated_at: UTC, as ISO 8601.
+    profile: of the columns that the job profiles, for comparing nights.
     """
 
     job: str
@@ -97,6 +99,8 @@ class Manifest:
     snapshots: tuple[str, ...] = field(default=(), metadata=SELDOM)
     libraries: Mapping[str, str]
     totals: Totals
+    reused: tuple[outcomes.Reused, ...] = field(default=(), metadata=SELDOM)
+    index: NightIndex | None = field(default=None, metadata=SELDOM)
     shards: RevisionFile
     profile: RevisionFile | None = field(default=None, metadata=SELDOM)
     audit: Proof
@@ -162,6 +166,8 @@ def write_manifest(
     gates: tuple[GateResult, ...],
     rescored: Rescored | None,
     files_left_out: int = 0,
+    index: NightIndex | None = None,
+    row_s: float = 0.0,
 ) -> tuple[Published, str]:
     """Write `shards-<epoch>.parquet`, `profile-<epoch>` and `manifest-<epoch>.json`.
 
@@ -200,6 +206,8 @@ def write_manifest(
             **audited.counts.by_name,
             usage=outcomes.usage(table),
         ),
+        reused=outcomes.reused(table, job, row_s),
+        index=index,
         shards=shards,
         profile=kept(f"profile-{epoch:06d}", profile.to_bytes()) if profile else None,
         audit=Proof("every row index", audited.shards, "xxh3-128", rescored),

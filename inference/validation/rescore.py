@@ -29,8 +29,9 @@ from nightjar.inference.output.quarantine import MODEL, read_quarantine
 from nightjar.inference.records import RowFailure, Shard
 from nightjar.inference.scoring.assignment import LoadedModel, WorkerSpec, loaded_models, open_scorers
 from nightjar.inference.scoring.attempts import JoinedPieces
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained, score_models
+from nightjar.inference.scoring.microbatches import Ahead, drained, score_models
 from nightjar.inference.scoring.neighbours import Moved, differences, other_orders, scored_in
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.scoring.worker import Assembly
 from nightjar.inference.storage.protocol import Storage
@@ -178,4 +179,9 @@ def _compare(spec: WorkerSpec, line: dict[str, Any], again: Assembly, scored: np
 def _first(line: dict[str, Any], name: str, part: pa.Table, now: pa.Table, index: int) -> str:
     where = f"row {now[LINEAGE[1]][index]} of {now[LINEAGE[0]][index]}"
     before, after = (clip(repr(table[name][index].as_py())) for table in (part, now))
-    return f"{where}: {name!r} was {before}, written by {line['worker']}, and is {after} on {socket.gethostname()}"
+    text = f"{where}: {name!r} was {before}, written by {line['worker']}, and is {after} on {socket.gethostname()}"
+    taken = line["rows_in"] if line["adopted_from"] else line["rows_reused"]
+    if not taken:
+        return text
+    source = (line["adopted_from"] or line["reused_from"]).replace("/", " ")
+    return f"{text}; of its shard {line['shard']} {counted(taken, 'row')} {'is' if taken == 1 else 'are'} from {source}"

@@ -8,10 +8,10 @@ that share a hash are read, and their keys compared: only rows with the same key
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,16 +25,10 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart, read_data
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import Offender, Repeated
+from nightjar.inference.validation.sorted_runs import Each, counts_of, edges, ranges, read_range
 from nightjar.inference.validation.violating_rows import MAX_OFFENDERS, place_of
 
 _FOLDER = "keys"
-_BUCKETS = 256
-"""The files of hashes are read in ranges of these many buckets, by their first eight bits."""
-
-RANGE_ROWS = 1 << 22
-"""The most hashes that a thread or task compares at a time, in about 64 MiB. A night of more than `_BUCKETS` times as
-many rows needs more memory."""
-
 _CANDIDATES = 8
 """The number of repeated hashes whose rows are read. One in about forty nights of a billion rows has a hash that two
 keys share; none has eight.
@@ -59,9 +53,9 @@ class Spill:
     left_out: int = 0
 
     @property
-    def edges(self) -> np.ndarray:
-        """Where each bucket begins, and the last one ends."""
-        return np.concatenate([[0], np.cumsum(np.frombuffer(self.counts, np.uint32), dtype=np.int64)])
+    def rows(self) -> int:
+        """The number of its hashes."""
+        return int(edges(self.counts)[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,12 +71,6 @@ class _Row:
 
 _Holders = dict[int, list[int]]
 """Repeated hash → the indices of the first two files that have it; of one, if that has it twice."""
-
-
-class Each(Protocol):
-    """As `Engine.each`, of the engine that validates."""
-
-    def __call__(self, work: Callable[[Any], Any], given: Sequence[Any], job: Job, called: str) -> Iterator[Any]: ...
 
 
 def unique_checks(job: Job) -> dict[str, tuple[str, ...]]:
@@ -117,11 +105,10 @@ class KeyNotes:
         kept = np.ones(len(whole), bool)
         kept[2:] = whole[2:] != whole[:-2]
         found = whole[kept]
-        counts = np.bincount((found >> np.uint64(56)).astype(np.int64), minlength=_BUCKETS).astype(np.uint32)
         named = "\0".join([*self._checks[key], "", *self._parts])
         name = f"{_FOLDER}/{hashlib.sha256(named.encode()).hexdigest()[:32]}"
         storage.write(join(revision, name), found.tobytes())
-        return Spill(key, name, self._first, len(self._parts), counts.tobytes(), len(whole) - len(found))
+        return Spill(key, name, self._first, len(self._parts), counts_of(found), len(whole) - len(found))
 
 
 def repeated(
@@ -163,18 +150,13 @@ class _Search:
         """The number of rows whose hash an earlier row has; and the first hashes of these, each with its files."""
         rows, found = sum(spill.left_out for spill in self.spills), _Holders()
         look = partial(_look, self.storage, self.revision, self.spills)
-        for step in self.each(look, self._ranges(), self.job, "check on keys"):
+        for step in self.each(look, ranges(sum(spill.rows for spill in self.spills)), self.job, "check on keys"):
             if step is None:
                 yield
             else:
                 rows += step[0]
                 found = dict(sorted((found | step[1]).items())[:_CANDIDATES])
         return rows, found
-
-    def _ranges(self) -> list[tuple[int, int]]:
-        rows = sum(int(spill.edges[-1]) for spill in self.spills)
-        step = max(1, _BUCKETS * RANGE_ROWS // max(rows, 1))
-        return [(low, min(low + step, _BUCKETS)) for low in range(0, _BUCKETS, step)] if rows else []
 
     def _read(self, files: Mapping[int, Sequence[int]]) -> Generator[None, None, list[tuple[_Row, _Row]]]:
         """Read the rows with these hashes. Returns the first two rows of each key that two of them have."""
@@ -204,7 +186,7 @@ def _offender(one: _Row, other: _Row) -> Offender:
 
 def _look(storage: Storage, revision: str, spills: Sequence[Spill], buckets: tuple[int, int]) -> tuple[int, _Holders]:
     """The number of rows whose hash an earlier row has, and the first repeated hashes of these buckets."""
-    slices = [_slice(storage, revision, spill, buckets) for spill in spills]
+    slices = [read_range(storage, join(revision, each.name), each.counts, buckets, np.uint64) for each in spills]
     ordered = np.concatenate(slices)
     ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
@@ -212,15 +194,6 @@ def _look(storage: Storage, revision: str, spills: Sequence[Spill], buckets: tup
         int(each): [at for at, part in enumerate(slices) if each in part][:2] for each in np.unique(again)[:_CANDIDATES]
     }
     return again.size, holders
-
-
-def _slice(storage: Storage, revision: str, spill: Spill, buckets: tuple[int, int]) -> Hashes:
-    low, high = (int(spill.edges[bucket]) * 8 for bucket in buckets)
-    if low == high:
-        return np.empty(0, np.uint64)
-    with storage.open(join(revision, spill.name)) as file:
-        file.seek(low)
-        return np.frombuffer(file.read(high - low), np.uint64)
 
 
 def _rows(

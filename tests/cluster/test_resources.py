@@ -34,7 +34,7 @@ class Model:
 
 @pytest.mark.system
 def test_each_process_gets_what_the_job_asks_for(lake: Lake) -> None:
-    """In preflight, in the pool, and where shards are scored again."""
+    """In preflight, in the pool, and where shards are scored."""
     lake.write_model(TOLD)
     asked = {"actors": 1, "memory_gb": 0.25, "custom": {"licence": 0.5, "accelerator_type:A100": 0.001}}
     lake.ready(model__uses="model:Model", resources={**asked, "labels": {"zone": "eu"}}, rescore__share=1.0).run()

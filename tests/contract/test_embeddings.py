@@ -21,7 +21,8 @@ from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.predictors.batches import to_batch
 from nightjar.inference.scoring.assignment import BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from predicting import score_table
 from textmodels import (
     POSITIONS,

@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from ways import AGAIN, HEAD, REFUSED, SAID, SCORE, SILENT, UNSEEN, WAYS, Way, lay_input, put
+from ways import AGAIN, HEAD, REFUSED, ROWS_AS_BEFORE, SAID, SCORE, SILENT, UNSEEN, WAYS, Way, lay_input, put
 
 CORES = os.cpu_count() or 1
 
@@ -50,23 +50,21 @@ def try_all(folder: str) -> None:
 
 def become(root: Path, way: Way) -> str:
     """What becomes of one way, with what was said."""
-    import steps as run
     from nightjar.inference.identity.packages import added
     from nightjar.inference.ledger.remarks import Remarks
 
     lay(root, way)
     # Whoever is scored again needs no preflight to be told of.
     before, said = (None, []) if way.expected == AGAIN else preflight(root)
-    request = request_of(root)
-    names = run.plan(request, run.discover(request)).plan.ids()
+    shards, rows = identities_of(root)
     way.change(root)
     if way.then is not None:
         write_job(root, {**way.job, **way.then})
     if way.variable is not None:
         os.environ[way.variable[0]] = way.variable[1]
-    request = request_of(root)
-    if run.plan(request, run.discover(request)).plan.ids() != names:
-        return AGAIN
+    shards_now, rows_now = identities_of(root)
+    if shards_now != shards:
+        return ROWS_AS_BEFORE if rows_now == rows else AGAIN
     if isinstance(before, str):
         return f"{REFUSED}: {before}"
     if said:
@@ -84,6 +82,17 @@ def request_of(root: Path) -> Any:
     from nightjar.inference.run.request import make_request
 
     return replace(make_request(root / "job" / "job.yaml", date="2026-11-19"), cache=str(root / "cache"))
+
+
+def identities_of(root: Path) -> tuple[list[str], Mapping[str, str]]:
+    """The ids of the shards, and under which identity outputs of rows are reused."""
+    import steps as run
+    from nightjar.inference.identity.identity import row_identities
+
+    request = request_of(root)
+    found = run.discover(request)
+    rows = row_identities(request.job, request.scoring, found.schema)
+    return list(run.plan(request, found).plan.ids()), rows
 
 
 def spec_of(root: Path) -> Any:

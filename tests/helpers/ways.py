@@ -19,6 +19,8 @@ import pyarrow.parquet as pq
 
 AGAIN, REFUSED, SAID = "scored again", "refused", "said"
 
+ROWS_AS_BEFORE = f"{AGAIN}: a row with the same values is scored by the same"
+
 
 HEAD = "import os, sys\nfrom pathlib import Path\nHERE = Path(__file__).parent\n"
 

@@ -136,7 +136,7 @@ def test_a_new_column_of_the_input_is_carried_from_then_on(lake: Lake) -> None:
     add(lake, geo_zone=["eu"])
     ran = lake.run()
     assert fingerprint(lake) != first
-    assert ran.scored.again == ("the carried columns changed: 1 of 1 shards is scored again",)
+    assert ran.scored.again == ("the carried columns changed: 1 of 1 shards is scored",)
     found = parts(lake)
     assert found.column_names == ["id", "geo_place", "geo_zone", "name", "score", "_file", "_row"]
     assert found["geo_zone"].to_pylist() == ["eu"] * 1000

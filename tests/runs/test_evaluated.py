@@ -126,9 +126,9 @@ def test_slices_that_are_damaged_are_found_by_the_audit_and_their_shard_scored_a
     request = labelled(lake).request()
     found = steps.discover(request)
     scored = steps.score(request, found)
-    first = min((lake.revision() / "states").iterdir())
+    first = min((lake.revision() / "sidecars").iterdir())
     first.write_bytes(first.read_bytes()[:-1] + b"x")
-    with pytest.raises(AuditFailed, match=r"states/.*Repeat the command: it scores this shard again"):
+    with pytest.raises(AuditFailed, match=r"sidecars/.*Repeat the command: it scores this shard again"):
         steps.validate(request, scored, found)
     assert lake.run().verdict.metrics.slices["carrier"].slices
 
@@ -137,7 +137,7 @@ def test_slices_that_are_asked_for_later_are_made_of_every_shard_and_two_runs_ar
     labelled(lake, evaluation=None).run()
     lake.write_job(**SLICED)
     ran = lake.run()
-    assert ran.scored.again == ("slices changed in the job: 8 of 8 shards are scored again",)
+    assert ran.scored.again == ("slices changed in the job: 8 of 8 shards are scored",)
     lake.run(run_id="again")
     request = lake.request()
     figures = diff(request, request.run_id, "again", rows=0).figures

@@ -207,7 +207,7 @@ class Predictor:
 
 
 def test_a_model_that_the_predictor_finds_by_itself_is_never_mixed(lake: Lake) -> None:
-    """Beside the code, without `model.path`: what the old one had committed is scored again, and why is said."""
+    """Sidecar the code, without `model.path`: what the old one had committed is scored again, and why is said."""
     lake.write_model(BESIDE)
     lake.ready(model__uses="model:Predictor", input__shard_rows=1000)
     write(lake.folder / "weight.json", "2")
@@ -218,7 +218,7 @@ def test_a_model_that_the_predictor_finds_by_itself_is_never_mixed(lake: Lake) -
     write(lake.folder / "weight.json", "-2")
     ran = lake.run()
     assert scores(lake) == {i: -2.0 * i for i in range(8000)}
-    assert ran.scored.again == ("weight.json changed: 8 of 8 shards are scored again",)
+    assert ran.scored.again == ("weight.json changed: 8 of 8 shards are scored",)
     write(lake.folder / "weight.json", "3")
     assert not lake.run().scored.finished
     assert scores(lake) == {i: 3.0 * i for i in range(8000)}
@@ -252,7 +252,7 @@ def test_editing_in_mid_run_changes_nothing_of_the_run(lake: Lake) -> None:
     assert scores(lake) == {i: 6.0 * i for i in range(8000)}
     again = lake.run()
     assert scores(lake) == {i: 9000.0 * i for i in range(8000)}
-    assert again.scored.again == ("late.py changed, weights.json changed: 8 of 8 shards are scored again",)
+    assert again.scored.again == ("late.py changed, weights.json changed: 8 of 8 shards are scored",)
 
 
 def test_a_run_whose_installed_package_changed_in_mid_run_is_not_published(lake: Lake) -> None:
@@ -344,7 +344,7 @@ def test_a_file_rewritten_with_its_size_and_time_kept_is_another_file(lake: Lake
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert (path.stat().st_size, path.stat().st_mtime_ns) == (before.st_size, before.st_mtime_ns)
     ran = lake.run()
-    assert ran.scored.again == ("a.parquet changed: 1 of 2 shards is scored again",)
+    assert ran.scored.again == ("a.parquet changed: 1 of 2 shards is scored",)
     assert {i: score for i, score in scores(lake).items() if i < 100} == {i: 2.0 * ((i - 1) % 100) for i in range(100)}
 
 

@@ -78,7 +78,7 @@ def test_the_process_is_left_as_it_was_and_the_next_run_uses_the_code_of_now(lak
     assert "beside" not in sys.modules
     (lake.folder / "beside.py").write_text("FACTOR = 3\n")
     ran = lake.run()
-    assert ran.scored.again == ("beside.py changed: 8 of 8 shards are scored again",)
+    assert ran.scored.again == ("beside.py changed: 8 of 8 shards are scored",)
     published = lake.published()
     assert (published["score"] == published["id"] * 3).all()
 

@@ -134,12 +134,12 @@ def test_a_run_that_was_killed_has_the_same_profile(lake: Lake, tmp_path: Path, 
     assert metrics_of(lake, "killed") == metrics_of(lake, "undisturbed")
     beside = lake.revision(1, "killed")
     parts = {path.stem for path in (beside / "data").iterdir()}
-    assert {path.stem for path in (beside / "states").iterdir()} == parts
+    assert {path.stem for path in (beside / "sidecars").iterdir()} == parts
 
 
 def test_a_new_revision_copies_profiles_and_sweeps_those_of_no_part(lake: Lake) -> None:
     lake.ready(profile="outputs").run()
-    stray = lake.revision(2) / "states" / f"{'0' * 20}-000001-00000000.metrics"
+    stray = lake.revision(2) / "sidecars" / f"{'0' * 20}-000001-00000000.metrics"
     stray.parent.mkdir(parents=True)
     stray.write_bytes(b"of an attempt that died before its part was there")
     lake.write_file("part-03.parquet", 9000, 1000)
@@ -157,12 +157,12 @@ def test_a_damaged_profile_is_found_by_the_audit_and_its_shard_scored_again(lake
     request = lake.request()
     found = steps.discover(request)
     scored = steps.score(request, found)
-    first = min((lake.revision() / "states").iterdir())
+    first = min((lake.revision() / "sidecars").iterdir())
     if harm == "gone":
         first.unlink()
     else:
         first.write_bytes(first.read_bytes()[:-1] + b"x")
-    with pytest.raises(AuditFailed, match=r"states/.*Repeat the command: it scores this shard again"):
+    with pytest.raises(AuditFailed, match=r"sidecars/.*Repeat the command: it scores this shard again"):
         steps.validate(request, scored, found)
     lake.run()
     assert profile_of(lake) == direct(lake)
@@ -173,7 +173,7 @@ def test_a_profile_that_is_asked_for_later_is_made_of_every_shard(lake: Lake) ->
     lake.ready().run()
     lake.write_job(checks=[{"drift": "x"}])
     ran = lake.run()
-    assert ran.scored.again == ("profile changed in the job: 8 of 8 shards are scored again",)
+    assert ran.scored.again == ("profile changed in the job: 8 of 8 shards are scored",)
     assert list(ran.verdict.metrics.profile) == ["x"]
     lake.write_job(checks=[{"drift": "x", "psi": 0.01, "on_fail": "warn"}])
     assert lake.run().scored.progress.reused_shards == 8

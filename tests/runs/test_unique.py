@@ -13,7 +13,7 @@ import pytest
 
 from nightjar.inference.errors import GateFailed, JobError
 from nightjar.inference.metrics import keyhash
-from nightjar.inference.validation import unique
+from nightjar.inference.validation import sorted_runs, unique
 from nightjar.inference.validation.gates import GateResult
 from support import Lake
 
@@ -89,7 +89,7 @@ def test_one_key_for_all_rows_reads_no_more_than_two_blocks(lake: Lake, monkeypa
 def test_as_many_rows_are_repeated_as_pandas_finds(lake: Lake, monkeypatch: pytest.MonkeyPatch, seed: int) -> None:
     """Keys at random, among them nulls, in files of different sizes and ranges of few hashes."""
     random = np.random.default_rng(seed)
-    monkeypatch.setattr(unique, "RANGE_ROWS", int(random.integers(1, 2000)))
+    monkeypatch.setattr(sorted_runs, "RANGE_ROWS", int(random.integers(1, 2000)))
     ready(lake, on=["id", "name"])
     frames = []
     for index in range(4):
@@ -129,7 +129,7 @@ def test_keys_that_share_a_hash_are_not_condemned(lake: Lake, monkeypatch: pytes
 
 
 def test_ranges_of_hashes_find_what_one_range_finds(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unique, "RANGE_ROWS", 10)
+    monkeypatch.setattr(sorted_runs, "RANGE_ROWS", 10)
     ready(lake, range(3000), [*range(3000, 6000), *range(0, 3000, 1000)])
     gate = refused(lake)
     assert gate.observed == "3 rows repeated"

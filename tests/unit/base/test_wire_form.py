@@ -73,6 +73,9 @@ SCORED = pa.schema(
         ("started_at", pa.float64()),
         ("retries", pa.int32()),
         ("adopted_from", pa.string()),
+        ("rows_reused", pa.int64()),
+        ("reused_from", pa.string()),
+        ("keyed", pa.bool_()),
         ("ceilings", pa.list_(pa.int32())),
         record_schema(Receipt).field("usage"),
         record_schema(Receipt).field("spent"),
@@ -113,12 +116,12 @@ LINES = {
     '{"t":"doing","step":"load"}': Doing("load"),
     '{"t":"planned","file":"plan-000001.parquet","fingerprint":"6c","date":"d","shards":3,"rows":30,"done_shards":1,'
     '"counts":{"rows_in":10,"rows_out":9,"rows_quarantined":1,"rows_partial":0,"rows_left_out":0,"batches_cut":2},'
-    '"identity":"identity-000001.json","adopts":0,"again":["x changed"]}': (
+    '"identity":"identity-000001.json","adopts":"","again":["x changed"]}': (
         replace(PLAN, done_shards=1, counts=replace(COUNTS, batches_cut=2), again=("x changed",))
     ),
     '{"t":"planned","file":"p","fingerprint":"6c","date":"d","shards":3,"rows":0,"done_shards":0,'
-    '"uncounted":3,"identity":"i","adopts":2,"again":[]}': (
-        replace(PLAN, file="p", rows=0, uncounted=3, identity="i", adopts=2)
+    '"uncounted":3,"identity":"i","adopts":"d/r2","again":[]}': (
+        replace(PLAN, file="p", rows=0, uncounted=3, identity="i", adopts="d/r2")
     ),
     '{"t":"split","shard":"s","why":"b.parquet: broken","into":3}': Split("s", "b.parquet: broken", 3),
     '{"t":"revoked","shard":"s","attempt":2,"cause":"PartDamaged","message":"gone","terminal":false,"died":false,'

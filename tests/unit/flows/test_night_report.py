@@ -175,7 +175,7 @@ def test_a_file_that_cannot_be_read_is_named_with_what_mends_it(lake: Lake) -> N
 def test_the_verdict_says_why_shards_were_scored_again(night: Lake) -> None:
     night.write_model("def score(batch):\n    return {'score': batch['x'] * 3}\n")
     night.run()
-    assert "model.py changed: 8 of 8 shards are scored again" in verdict_of(page_of(night))
+    assert "model.py changed: 8 of 8 shards are scored" in verdict_of(page_of(night))
 
 
 def test_a_published_night_has_the_command_that_takes_it_back(night: Lake) -> None:

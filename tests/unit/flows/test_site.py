@@ -309,7 +309,7 @@ def raw(app: object, path: str) -> tuple[int, bytes]:
     ],
 )
 def test_no_address_leads_out_of_the_runs(night: Lake, path: str) -> None:
-    """Beside the runs lies a page that is none of theirs."""
+    """Sidecar the runs lies a page that is none of theirs."""
     for folder in (night.out, night.out / "runs" / "secret", night.folder / "secret"):
         folder.mkdir(exist_ok=True)
         (folder / "report.html").write_text("TOP SECRET")

@@ -15,6 +15,7 @@ import pytest
 
 from nightjar.flows.pages.estimate import described
 from nightjar.inference.errors import Damaged, JobError
+from nightjar.inference.identity.differences import differences
 from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
@@ -22,7 +23,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
-from nightjar.inference.run.resume import differences, identity_of_plan
+from nightjar.inference.output.revisions import identity_of_plan
 from nightjar.inference.storage.lake import LakeStorage
 
 COLUMNS = pa.schema([("id", pa.int64()), ("x", pa.float32()), ("late", pa.bool_())])

@@ -12,7 +12,7 @@ import pytest
 
 import ways
 from support import ROOT
-from ways import SILENT, UNSEEN, WAYS
+from ways import AGAIN, ROWS_AS_BEFORE, SILENT, UNSEEN, WAYS
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +34,13 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("way", WAYS)
 def test_no_way_to_change_what_scores_is_silent(outcomes: dict[str, str], way: str) -> None:
     assert outcomes[way].partition(":")[0] == WAYS[way].expected, outcomes[way]
+
+
+@pytest.mark.parametrize("way", [name for name, way in WAYS.items() if way.expected == AGAIN])
+def test_no_row_is_reused_whose_scorer_changed(outcomes: dict[str, str], way: str) -> None:
+    """Carried columns are tonight's, and values that changed have another key: for both the rest may be reused."""
+    of_values = way in {"the carried columns", "input rewritten with its size and time kept"}
+    assert outcomes[way] == (ROWS_AS_BEFORE if of_values else AGAIN)
 
 
 @pytest.mark.parametrize("way", SILENT)

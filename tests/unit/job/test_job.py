@@ -489,6 +489,7 @@ CANNOT: dict[str, Any] = {
     "output.single_writer": True,
     "output.tables": [{"delta": "table"}],
     "output.keep": {"nights": 30},
+    "reuse": "rows",
     "resources.actors": {"min": 2, "max": 9},
     "resources.cpus": 3,
     "resources.memory_gb": 3,

@@ -341,7 +341,7 @@ def test_what_made_shards_old_stays_told(lake: Lake) -> None:
         assert now.writer.state.about.again == ()
         now.publish()
     lake.write_model(TRIPLE)
-    why = "model.py changed: 8 of 8 shards are scored again"
+    why = "model.py changed: 8 of 8 shards are scored"
     for shards in (1, 1, 8):
         with command(lake) as now:
             assert now.writer.state.about.again == (why,)
@@ -349,7 +349,7 @@ def test_what_made_shards_old_stays_told(lake: Lake) -> None:
             assert told(lake) == [("again", why)]
     lake.write_file("part-03.parquet", 6000, 1500)
     with command(lake) as now:
-        assert now.writer.state.about.again == (why, "part-03.parquet changed: 2 of 8 shards are scored again")
+        assert now.writer.state.about.again == (why, "part-03.parquet changed: 2 of 8 shards are scored")
 
 
 def test_a_command_killed_before_it_had_a_plan_hides_no_reason(lake: Lake) -> None:
@@ -362,11 +362,11 @@ def test_a_command_killed_before_it_had_a_plan_hides_no_reason(lake: Lake) -> No
         pass
     lake.write_model(f"{TRIPLE}\n'vocab.json'\n")
     with command(lake) as now:
-        assert now.writer.state.about.again == ("model.py changed: 8 of 8 shards are scored again",)
+        assert now.writer.state.about.again == ("model.py changed: 8 of 8 shards are scored",)
     (lake.folder / "vocab.json").write_text("{}")
     with command(lake) as now:
         (why,) = now.writer.state.about.again
-        assert why == "model.py changed, vocab.json is new: 8 of 8 shards are scored again"
+        assert why == "model.py changed, vocab.json is new: 8 of 8 shards are scored"
 
 
 def test_what_is_put_back_is_not_scored_again_and_not_said_to_be(lake: Lake) -> None:
@@ -427,7 +427,7 @@ def test_a_run_that_failed_tells_it_in_the_terminal_and_in_status(lake: Lake) ->
         now.writer.append([RARE])
     request = lake.request()
     told = [
-        "  again      model.py changed: 8 of 8 shards are scored again",
+        "  again      model.py changed: 8 of 8 shards are scored",
         "  note       the model writes over its batch",
         f"  note       {SAID}",
     ]
@@ -447,6 +447,6 @@ def test_the_pages_of_a_run_tell_it(lake: Lake) -> None:
     failed = failed_page(lake.request(), ShardsFailed("7 of 8 shards have no result"))
     scored = Scored(1, 1, Progress(), warnings=about.notes(0), again=about.again)
     _, published = summary(FinishedRun(lake.request(), scored, PUBLISHED, PUBLICATION), "")
-    for word, text in [("again", "model.py changed: 8 of 8 shards are scored again"), ("note", SAID)]:
+    for word, text in [("again", "model.py changed: 8 of 8 shards are scored"), ("note", SAID)]:
         assert f"| {word} | {markdown(text)} |" in failed.splitlines()
         assert f"| {word} | {markdown(text)} |" in published.splitlines()

@@ -28,7 +28,8 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.scoring.assignment import BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.storage.lake import LakeStorage
 from predicting import score_table
 from support import Lake
@@ -173,7 +174,7 @@ def coded(folder: Path, **section: Any) -> Job:
 
 
 def test_text_reaches_an_input_of_text(tmp_path: Path) -> None:
-    """Beside numbers, in shape (n, 1) as skl2onnx writes it; a null costs its row."""
+    """Sidecar numbers, in shape (n, 1) as skl2onnx writes it; a null costs its row."""
     job = coded(tmp_path)
     countries = pa.array(["fr", "de", None, "fr"])
     table = pa.table({"x": pa.array([0.5, 0.25, 0.0, 0.0], F32), "country": countries})

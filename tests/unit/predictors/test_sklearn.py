@@ -26,12 +26,12 @@ from modeljobs import model_job
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError
 from nightjar.inference.history.replay import replay_row
+from nightjar.inference.identity.differences import differences
 from nightjar.inference.identity.identity import fix, identify
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys, load_scorer
 from nightjar.inference.predictors.adapter import adapter_of
-from nightjar.inference.run.resume import differences
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 

@@ -19,7 +19,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.arrays import to_numpy
 from nightjar.inference.scoring.assignment import BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from predicting import score_table
 
 torch = lazily("torch")

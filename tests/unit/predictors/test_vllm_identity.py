@@ -11,11 +11,11 @@ import pytest
 
 from nightjar.flows.pages.estimate import described
 from nightjar.inference.errors import RunFailed
+from nightjar.inference.identity.differences import differences
 from nightjar.inference.identity.identity import fix, identify, package_files, verify_packages
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import adapter
-from nightjar.inference.run.resume import differences
 from nightjar.inference.storage.lake import LakeStorage
 
 STORAGE = LakeStorage()

@@ -68,7 +68,7 @@ KINDS = {
     "plan": r"/plan-\d+\.parquet$",
     "identity": r"/identity-\d+\.json$",
     "part": r"/(data|quarantine)/[^/]+\.parquet$",
-    "parts": r"/r\d+/(data|quarantine|states)$",
+    "parts": r"/r\d+/(data|quarantine|sidecars)$",
     "shards": r"/shards-\d+\.parquet$",
     "manifest": r"/manifest-\d+\.json$",
     "success": r"/_SUCCESS$",
@@ -398,13 +398,14 @@ they must be (1).
 
 PLAN = {
     "list input": 1,
+    "list publications": 1,
     "open input": 4,
     "read owner": 1,
     "read run record": 1,
     "stat output": 1,
     "subfolders revisions": 1,
 }
-"""`plan` of a night that was not begun: it discovers, as a run does, and looks at nothing before."""
+"""`plan` of a night that was not begun: it discovers, as a run does, and looks for earlier nights to reuse."""
 
 
 def with_labels(lake: Lake) -> None:

@@ -10,7 +10,7 @@ from nightjar.inference.metrics.profile import Profile, drawn
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.records import Piece, Shard
 from nightjar.inference.scoring.attempts import JoinedPieces
-from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.worker import Assembly
 from support import Lake
 

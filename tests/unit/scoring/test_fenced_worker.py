@@ -70,7 +70,7 @@ def test_a_worker_whose_writer_still_holds_leaves_its_part(lake: Lake) -> None:
     assert sink.checksum(part.read_bytes()) == receipt.data.checksum
     assert receipt.quarantine is not None
     assert (lake.revision() / receipt.quarantine.name).exists()
-    (profile,) = (lake.revision() / "states").iterdir()
+    (profile,) = (lake.revision() / "sidecars").iterdir()
     assert profile.stem == part.stem
 
 
@@ -80,5 +80,5 @@ def test_a_worker_replaced_between_its_check_and_its_write_takes_its_part_back(l
     assert isinstance(failed, Failed)
     assert (failed.cause, failed.terminal) == ("Fenced", True)
     assert failed.message == "epoch 1 was replaced by epoch 2"
-    left = [path for name in ("data", "states", "quarantine") for path in (lake.revision() / name).glob("*")]
+    left = [path for name in ("data", "sidecars", "quarantine") for path in (lake.revision() / name).glob("*")]
     assert left == []

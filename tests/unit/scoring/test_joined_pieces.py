@@ -14,7 +14,8 @@ from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, Piece, RowFailure
 from nightjar.inference.scoring.assignment import BatchSize
 from nightjar.inference.scoring.attempts import JoinedPieces
-from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from nightjar.inference.scoring.microbatches import drained
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from predicting import score_table
 from support import Lake
 

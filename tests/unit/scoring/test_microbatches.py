@@ -20,7 +20,8 @@ from nightjar.inference.messages import TRACEBACK_CHARS
 from nightjar.inference.predictors.scorer import normalise
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.assignment import BatchSize, auto_batch_rows
-from nightjar.inference.scoring.microbatches import Ahead, ScoredRows, drained
+from nightjar.inference.scoring.microbatches import Ahead, drained
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from predicting import score_table
 
 torch = lazily("torch")
@@ -147,7 +148,7 @@ def test_skipped_rows_never_reach_the_scorer_and_their_batch_is_scored_without_t
 
 @pytest.mark.parametrize("row", [-1, 3, 9])
 def test_a_skip_outside_the_table_is_refused_rather_than_forgotten(row: int) -> None:
-    with pytest.raises(ValueError, match=f"row {row} of a table of 3 rows"):
+    with pytest.raises(ValueError, match=f"skip names row {row}, which is none of 3 rows"):
         run(rows(3), double, 2, skip={row: RowFailure(row, "Died", "", "")})
 
 

@@ -190,7 +190,7 @@ def test_each_model_is_part_of_the_identity(lake: Lake) -> None:
     assert set(lake.published()["again_word"].str.split().str[0]) == {"other"}
     (lake.folder / "words" / "other").write_text("new")
     ran = lake.run()
-    assert ran.scored.again == ("model.path again changed: 8 of 8 shards are scored again",)
+    assert ran.scored.again == ("model.path again changed: 8 of 8 shards are scored",)
     assert set(lake.published()["again_word"].str.split().str[0]) == {"new"}
     (lake.folder / "words" / "other").rename(lake.folder / "gone")
     with pytest.raises(JobError, match=r"^models\.again: model\.path: there is no file or folder "):

@@ -18,8 +18,9 @@ from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import BatchesBroken, OverBudget, ProcessSpoilt
 from nightjar.inference.records import RowFailure
 from nightjar.inference.scoring.assignment import Assignment, BatchSize
-from nightjar.inference.scoring.microbatches import ScoredRows, drained
+from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThread
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.worker import ShardWorker
 from predicting import score_table
 from support import DOUBLE, Lake

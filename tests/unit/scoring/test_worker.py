@@ -34,7 +34,7 @@ from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring import worker as working
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers
 from nightjar.inference.scoring.attempts import JoinedPieces, host_of, this_worker
-from nightjar.inference.scoring.microbatches import ScoredRows
+from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.stopwatch import Stopwatch

@@ -20,7 +20,7 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import parts
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.validation import unique
+from nightjar.inference.validation import sorted_runs, unique
 from nightjar.inference.validation.gates import Offender, Repeated
 from nightjar.inference.validation.unique import KeyNotes, Spill, repeated, unique_checks
 
@@ -132,7 +132,7 @@ def test_a_block_is_one_file_of_sorted_hashes_for_each_check(night: Night) -> No
     for spill, found in zip(night.spills, expected, strict=True):
         raw = Path(night.revision, spill.name).read_bytes()
         assert np.frombuffer(raw, np.uint64).tolist() == sorted(found.tolist())
-        edges = spill.edges.tolist()
+        edges = sorted_runs.edges(spill.counts).tolist()
         assert len(edges) == 257
         for bucket, (low, high) in enumerate(pairwise(edges)):
             assert sorted(each for each in found.tolist() if each >> 56 == bucket) == sorted(found.tolist())[low:high]
@@ -241,7 +241,7 @@ def test_a_key_of_several_columns_is_shown_whole_and_clipped(night: Night) -> No
 
 def test_ranges_of_hashes_find_what_one_range_finds(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     """A range has at most so many hashes, if they are spread evenly, and none is left out."""
-    monkeypatch.setattr(unique, "RANGE_ROWS", 10)
+    monkeypatch.setattr(sorted_runs, "RANGE_ROWS", 10)
     night.block(range(100))
     night.block([*range(100, 200), 7, 150])
     found = night.repeated()[KEY]
@@ -252,7 +252,7 @@ def test_ranges_of_hashes_find_what_one_range_finds(night: Night, monkeypatch: p
 
 @pytest.mark.parametrize(("rows", "ranges"), [(1, 1), (2, 2), (100, 128), (256, 256), (300, 256)])
 def test_the_more_rows_the_more_ranges(night: Night, monkeypatch: pytest.MonkeyPatch, rows: int, ranges: int) -> None:
-    monkeypatch.setattr(unique, "RANGE_ROWS", 1)
+    monkeypatch.setattr(sorted_runs, "RANGE_ROWS", 1)
     night.block(range(rows))
     assert night.repeated() == {KEY: Repeated()}
     ((_, given),) = night.given
@@ -262,7 +262,7 @@ def test_the_more_rows_the_more_ranges(night: Night, monkeypatch: pytest.MonkeyP
 
 
 def test_blocks_without_a_hash_in_a_range_add_none(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(unique, "RANGE_ROWS", 1)
+    monkeypatch.setattr(sorted_runs, "RANGE_ROWS", 1)
     night.block([*range(20), 3])
     for other in range(20, 23):
         night.block([other])
@@ -277,7 +277,7 @@ def in_bucket(columns: Sequence[pa.Array], rows: int) -> np.ndarray:
 
 def test_keys_of_a_later_range_are_named_up_to_the_limit(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     """One of the first range, and of the last one as many as may be named besides."""
-    monkeypatch.setattr(unique, "RANGE_ROWS", 1)
+    monkeypatch.setattr(sorted_runs, "RANGE_ROWS", 1)
     monkeypatch.setattr(unique, "hashes", in_bucket)
     ids = [1, 255_001, 255_002, 255_003, 255_004]
     night.block(ids, ids)
@@ -293,7 +293,7 @@ def test_a_hash_of_the_last_bucket_is_looked_at(night: Night, monkeypatch: pytes
 
 def test_rows_of_a_few_keys_of_all_ranges_are_read_together(night: Night, monkeypatch: pytest.MonkeyPatch) -> None:
     """All are counted, but no more rows are read."""
-    monkeypatch.setattr(unique, "RANGE_ROWS", 1)
+    monkeypatch.setattr(sorted_runs, "RANGE_ROWS", 1)
     night.block(range(40), range(40))
     found = night.repeated()[KEY]
     assert (found.rows, len(found.where)) == (40, 3)

@@ -1,0 +1,175 @@
+"""The key of a row: 128 bits of the values that a model sees, under a secret, computed for whole columns at a time.
+
+Values of a fixed width are words of 32 bits. A key is four sums of words, each word times a secret number of 64 bits,
+modulo 2^64, of which the upper 32 bits count: multiply-shift hashing of vectors (Dietzfelbinger, 1996; Thorup, "High
+speed hashing for integers and strings", 2015, section 3.5). Two rows that were chosen without knowing the secret have
+the same sum with a probability of 2^-32, and so the same key with 2^-128. Values of a variable length become four words
+by SipHash-2-4 (Aumasson and Bernstein, 2012) under two secret keys.
+
+Values are equal if their bits are: 0.0 is not -0.0. A null is unlike every value.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.types as is_
+
+from nightjar.inference.arrow_types import is_list, is_text
+from nightjar.inference.metrics.columns import plain
+
+Words = npt.NDArray[np.uint64]
+
+Keys = npt.NDArray[np.uint64]
+"""One key per row, of shape (rows, 2)."""
+
+_BLOCK = 1 << 15
+"""Rows that are hashed at a time, so that the sums stay in the processor's cache."""
+
+_LANES = 4
+_LOW = np.uint64(0xFFFFFFFF)
+_32 = np.uint64(32)
+
+
+def row_keys(table: pa.Table, secret: bytes) -> Keys:
+    """A key per row. table: the columns that a model sees, in its order. secret: as of all nights that are compared."""
+    blocks = [_keys(table.slice(low, _BLOCK), secret) for low in range(0, table.num_rows, _BLOCK)]
+    return np.concatenate(blocks) if blocks else np.empty((0, 2), np.uint64)
+
+
+def _keys(table: pa.Table, secret: bytes) -> Keys:
+    found = np.empty((_LANES, table.num_rows), np.uint64)
+    found[:] = _numbers(secret, b"offset", _LANES)[:, None]
+    term = np.empty_like(found)
+    absent = np.zeros(table.num_rows, np.uint64)
+    place = 0
+
+    def add(words: npt.NDArray[np.uint64]) -> None:
+        nonlocal place, found
+        np.multiply(words, _numbers(secret, place.to_bytes(4, "big"), _LANES)[:, None], out=term)
+        found += term
+        place += 1
+
+    for index, column in enumerate(table.columns):
+        if index and index % 32 == 0:
+            add(absent)
+            absent[:] = 0
+        array = plain(column).combine_chunks()
+        if array.null_count:
+            absent |= np.asarray(array.is_null()).astype(np.uint64) << np.uint64(index % 32)
+        for words in _words(array, secret):
+            add(words)
+    add(absent)
+    upper = found >> _32
+    return np.stack([(upper[0] << _32) | upper[1], (upper[2] << _32) | upper[3]], axis=1)
+
+
+_KNOWN: dict[tuple[bytes, bytes], npt.NDArray[np.uint64]] = {}
+
+
+def _numbers(secret: bytes, label: bytes, count: int) -> npt.NDArray[np.uint64]:
+    """Secret numbers, by what they are for."""
+    if (found := _KNOWN.get((secret, label))) is None:
+        digest = hashlib.shake_256(len(secret).to_bytes(1, "big") + secret + label).digest(8 * count)
+        found = _KNOWN[secret, label] = np.frombuffer(digest, np.uint64)
+    return found
+
+
+def _words(column: pa.Array, secret: bytes) -> Iterator[Words]:
+    """The values as words of 32 bits, one array per word; 0 for a null. Their number depends on the type alone."""
+    kind = column.type
+    if is_.is_null(kind):
+        return
+    if is_.is_boolean(kind):
+        yield np.asarray(column.fill_null(False)).astype(np.uint64)
+    elif _is_number(kind):
+        yield from _of_numbers(column)
+    elif is_.is_struct(kind):
+        yield np.asarray(column.is_null()).astype(np.uint64)
+        for field in column.flatten():
+            values = plain(pa.chunked_array([field])).combine_chunks()
+            yield np.asarray(values.is_null()).astype(np.uint64)
+            yield from _words(values, secret)
+    elif is_.is_map(kind):
+        entry = pa.struct([("key", kind.key_type), ("value", kind.item_type)])
+        yield from _words(column.cast(pa.large_list(entry)), secret)
+    elif is_list(kind):
+        lists = column.cast(pa.large_list(kind.value_type))
+        yield from _of_bytes(_contents(lists, _item_bits(lists.values, secret)), secret)
+        yield from _of_absent_items(lists, secret)
+    elif is_.is_decimal(kind):
+        yield from _of_bytes(column.view(pa.binary(kind.byte_width)).cast(pa.large_binary()), secret)
+    elif is_text(kind):
+        yield from _of_bytes(column.cast(pa.large_string()).cast(pa.large_binary()), secret)
+    elif is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
+        yield from _of_bytes(column.cast(pa.large_binary()), secret)
+    else:
+        raise TypeError(f"rows with values of the type {kind} have no key")
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return is_.is_primitive(kind) and not is_.is_boolean(kind) and not is_.is_decimal(kind) and kind.bit_width <= 64
+
+
+def _of_numbers(column: pa.Array) -> Iterator[Words]:
+    values = _as_integers(column)
+    if values.itemsize <= 4:
+        yield values.astype(np.uint64)
+        return
+    yield values & _LOW
+    yield values >> _32
+
+
+def _as_integers(column: pa.Array) -> npt.NDArray[Any]:
+    """The bits of numbers as integers without sign; 0 for a null."""
+    bits = np.frombuffer(column.buffers()[1], f"u{column.type.bit_width // 8}")
+    values = bits[column.offset : column.offset + len(column)]
+    return np.where(np.asarray(column.is_null()), 0, values) if column.null_count else values
+
+
+def _of_bytes(column: pa.Array, secret: bytes) -> Iterator[Words]:
+    """Four words of each value. column: of large binary."""
+    from pandas.util import hash_array  # which takes a while to import
+
+    values = column.fill_null(b"").to_numpy(zero_copy_only=False)
+    for label in (b"first", b"second"):
+        key = base64.b64encode(hashlib.blake2b(label, key=secret, digest_size=12).digest()).decode()
+        hashed = np.where(np.asarray(column.is_null()), 0, hash_array(values, hash_key=key, categorize=False))
+        yield hashed & _LOW
+        yield hashed >> _32
+
+
+def _item_bits(items: pa.Array, secret: bytes) -> npt.NDArray[Any]:
+    """The bits of the items of lists; of items that are no numbers, their keys."""
+    if _is_number(items.type):
+        return np.ascontiguousarray(_as_integers(items))
+    return row_keys(pa.table([items], ["item"]), secret).view([("", np.uint64)] * 2).ravel()
+
+
+def _contents(lists: pa.Array, bits: npt.NDArray[Any]) -> pa.Array:
+    """The bytes of each list. lists: large lists, without whose nulls its offsets say nothing. bits: of their items."""
+    offsets = np.asarray(lists.offsets, np.int64) * bits.itemsize
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(bits)]
+    made = pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(lists), buffers)
+    return pc.if_else(lists.is_null(), pa.scalar(None, pa.large_binary()), made)
+
+
+def _of_absent_items(lists: pa.Array, secret: bytes) -> Iterator[Words]:
+    """Four words of which items are null; 0 for a list without such an item."""
+    items = lists.values
+    if not items.null_count:
+        yield from np.zeros((4, len(lists)), np.uint64)
+        return
+    absent = np.asarray(items.is_null()).astype(np.uint8)
+    offsets = np.asarray(lists.offsets, np.int64)
+    before = np.concatenate([[0], np.cumsum(absent)])
+    has = (before[offsets[1:]] > before[offsets[:-1]]) & ~np.asarray(lists.is_null())
+    for words in _of_bytes(_contents(lists, absent), secret):
+        yield np.where(has, words, 0)

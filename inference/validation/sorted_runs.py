@@ -1,0 +1,56 @@
+"""Files of sorted keys, one for each block of shards that is audited, of which a range of keys is read at a time.
+
+Keys are hashes of 64 bits. Their first eight bits are the bucket, and a range is one of buckets. So keys of all files
+are compared in bounded memory: `RANGE_ROWS` at a time, of a night of more than 256 times as many rows more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from nightjar.inference.job.model import Job
+from nightjar.inference.output.rowindex import BUCKETS
+from nightjar.inference.storage.protocol import Storage
+
+RANGE_ROWS = 1 << 22
+"""The most keys that a thread or task compares at a time."""
+
+
+class Each(Protocol):
+    """As `Engine.each`, of the engine that validates."""
+
+    def __call__(self, work: Callable[[Any], Any], given: Sequence[Any], job: Job, called: str) -> Iterator[Any]: ...
+
+
+def counts_of(keys: npt.NDArray[np.uint64]) -> bytes:
+    """The number of keys in each bucket, as 32-bit integers."""
+    buckets = (keys >> np.uint64(56)).astype(np.int64)
+    return np.bincount(buckets, minlength=BUCKETS).astype(np.uint32).tobytes()
+
+
+def edges(counts: bytes) -> npt.NDArray[np.int64]:
+    """Where each bucket begins, and the last one ends. counts: as `counts_of` gives them."""
+    return np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.uint32), dtype=np.int64)])
+
+
+def ranges(rows: int) -> list[tuple[int, int]]:
+    """Ranges of buckets (first, last + 1) of about `RANGE_ROWS` keys. rows: of all files."""
+    step = max(1, BUCKETS * RANGE_ROWS // max(rows, 1))
+    return [(low, min(low + step, BUCKETS)) for low in range(0, BUCKETS, step)] if rows else []
+
+
+def read_range(
+    storage: Storage, uri: str, counts: bytes, buckets: tuple[int, int], dtype: npt.DTypeLike
+) -> npt.NDArray[Any]:
+    """The entries of a file in a range of buckets, in an array that may be written to. dtype: of an entry."""
+    low, high = (int(edges(counts)[bucket]) for bucket in buckets)
+    found = np.empty(high - low, dtype)
+    if found.size:
+        with storage.open(uri) as file:
+            file.seek(low * found.itemsize)
+            found[:] = np.frombuffer(file.read(found.nbytes), dtype)
+    return found
