@@ -81,7 +81,8 @@ class Description:
 
 class Source(ABC):
     """One input format: lists an input's files, describes a file, and reads its rows. Errors of Arrow and of the
-    operating system are converted by `reading`.
+    operating system are converted by `reading`. Errors of the storage leave a source as they came, also out of a
+    library that wraps what its file object raises: the storage knows which of them are tried again.
     """
 
     name: str

@@ -288,11 +288,11 @@ def test_files_are_in_order_of_their_uri(tmp_path: Path) -> None:
         ({}, r"^input\.uri: no input files at .*/in/: the folder is empty$"),
         ({"_SUCCESS": b"", ".a.parquet": b"x"}, r"^input\.uri: no input files at .*/in/$"),
         (
-            {"_SUCCESS": b"", "a.orc": b"x"},
-            r"^input\.uri: no input files at .*/in/, only other files, as a\.orc; input",
+            {"_SUCCESS": b"", "a.dbf": b"x"},
+            r"^input\.uri: no input files at .*/in/, only other files, as a\.dbf; input",
         ),
         (
-            {"a.orc": b"x", "b.ORC": b"x", "LICENSE": b"x"},
+            {"a.dbf": b"x", "b.DBF": b"x", "LICENSE": b"x"},
             r"^input\.uri: no input files at .*/in/, only other files, as LICENSE; input\.format says",
         ),
         ({"a.parquet": None}, r"^input\.uri: no rows in 1 file at .*/in/$"),
