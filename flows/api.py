@@ -40,8 +40,9 @@ def run(
 ) -> RunResult:
     """Score one night, check it, and publish it all or nothing. A run that was interrupted is continued.
 
-    job: path of the job file. date: the night, as `2026-11-19`; default: today in the job's time zone. run_id: a name
-    for the run; default: its date. limit: only the first shards that hold so many rows; never published. fresh: score
+    job: path of the job file. date: the night, as `2026-11-19`, or as `2026-11-19T05` if the job is due several times
+    a day; default: today in the job's time zone, or the last time the job was due. run_id: a name for the run; default:
+    its date. limit: only the first shards that hold so many rows; never published. fresh: score
     everything again, as a new revision. publish: False: stop after the gates. engine: `ray`, or `local`: in this
     process, without Ray, for small nights. ray: an existing cluster, as `--ray`.
 

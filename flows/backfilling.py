@@ -5,7 +5,6 @@ Each night is a run of `nightly`. All report to the same API and use the same cl
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -23,21 +22,27 @@ from nightjar.flows.prefect_api.api import api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import Night
 from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
+from nightjar.inference.job.times import given_time, is_day
 from nightjar.inference.output import publications as publish
 from nightjar.inference.run.publishing import commit_tables
 from nightjar.inference.run.refusals import check_model
-from nightjar.inference.run.request import RunRequest, check_date, make_request
+from nightjar.inference.run.request import RunRequest, make_request
 
 
-def nights_between(job: Job, first: dt.date, last: dt.date) -> list[dt.date]:
-    """The logical dates to score: those of the job's schedule, or every day without one.
+def nights_between(job: Job, first: str, last: str) -> list[str]:
+    """The logical times to score: those of the job's schedule, or every day without one. first, last: as the options
+    `--from` and `--to` have them; also days of a job that has instants.
 
     Raises:
-        JobError: There is no date to score.
+        JobError: One of the two is wrong, or there is nothing between them to score.
     """
-    days = [first + dt.timedelta(days=day) for day in range((last - first).days + 1)]
-    found = job.schedule.dates(first, last) if job.schedule else days
+    first, last = given_time(first, "--from"), given_time(last, "--to")
+    for time, option in ((first, "--from"), (last, "--to")):
+        if not is_day(time):
+            job.times.check(time, option)
+    found = job.times.between(first, last)
     if not found:
         why = "the first is after the last" if first > last else "the job's schedule has none there"
         raise JobError(f"there is no night from {first} to {last}: {why}")
@@ -58,15 +63,12 @@ def nights(
     Raises:
         NightjarError: Job, model or dates are wrong, or the API or the cluster of all nights cannot be used.
     """
-    for day, option in ((first, "--from"), (last, "--to")):
-        check_date(day, option)
-    start = request_to_begin(job, date=first, engine=engine)
-    end = make_request(job, date=last, engine=engine, scores=False)  # of which only the date is needed
+    # Wrong options are no failure of the first night.
+    dates = nights_between(load_job(Path(job).absolute()), first, last)
+    start = request_to_begin(job, date=dates[0], engine=engine)
     with telling(start, "discover"):
         start.check_owner()
         check_model(start)  # the other checks depend on the night
-    # Wrong options are no failure of the first night.
-    dates = nights_between(start.job, dt.date.fromisoformat(start.date), dt.date.fromisoformat(end.date))
     found = []
     with telling(start, "start"):
         check_reports(ray, api_url())
@@ -78,7 +80,7 @@ def nights(
                 check_cluster(start.job)
             api.wait()
             for date in dates:
-                night = _night(start, ray, date.isoformat())
+                night = _night(start, ray, date)
                 found.append(night)
                 tell(night)
     return tuple(found)
@@ -115,11 +117,10 @@ def _seen_already(request: RunRequest) -> str:
 
 def _run(request: RunRequest, ray: str | None) -> str:
     """Run one night. Returns a sentence about it."""
-    date = dt.date.fromisoformat(request.date)
     try:
         with handing(Call(patient=False)):
             state: State[Any] = nightly(
-                job=request.job_path, date=date, ray=ray, engine=request.engine, return_state=True
+                job=request.job_path, date=request.date, ray=ray, engine=request.engine, return_state=True
             )
     except API_AWAY as error:
         return f"Prefect's API was away: {str(error) or type(error).__name__}"

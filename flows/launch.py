@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -77,7 +76,7 @@ def launch(
             with keeping_ending(call), handing(call):
                 nightly(
                     job=request.job_path,
-                    date=dt.date.fromisoformat(request.date),
+                    date=request.date,
                     run_id=request.run_id,
                     limit=request.limit,
                     fresh=request.fresh,

@@ -23,7 +23,7 @@ from prefect.exceptions import PrefectException, TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run, task_run
 from prefect.states import Failed
-from pydantic import Field
+from pydantic import Field, WithJsonSchema
 
 from nightjar.flows import outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
@@ -95,10 +95,14 @@ _FORESEEN = (NightjarError, OSError, httpx.HTTPError, PrefectException)
 """Errors whose message says enough. Any other one is a fault of the code."""
 
 
+Date = Annotated[dt.date | str, WithJsonSchema({"type": "string", "format": "date"})]
+"""A logical time. The form in Prefect has a calendar for it; an instant may be given as `run_id` there."""
+
+
 @flow(name="nightly", flow_run_name=run_name, persist_result=False, task_runner=ClusterRunner())
 def nightly(
     job: str,
-    date: dt.date | None = None,
+    date: Date | None = None,
     limit: Annotated[int, Field(ge=1)] | None = None,
     fresh: bool = False,
     publish: bool = True,
@@ -106,17 +110,18 @@ def nightly(
     ray: str | None = None,
     engine: str = RAY,
 ) -> State[Any]:
-    """Score one job for one logical date, check it, and publish it all or nothing.
+    """Score one job for one logical time, check it, and publish it all or nothing.
 
     A run that was interrupted is continued: only what has no committed result is scored.
 
     Args:
         job: Path of the job file, where the run's process sees it.
-        date: The night to score. Default: the day the run was scheduled for, in the job's time zone.
+        date: The night to score. Default: the day the run was scheduled for, in the job's time zone, or the instant, of
+            a job that is due several times a day. Write such an instant as run_id: 2026-11-19T05.
         limit: Score only the first shards with at least this many rows; never published.
         fresh: Score everything again, as a new revision, whatever is done already.
         publish: Off: stop after the gates.
-        run_id: A name for the run; a run of this name is continued. Default: its logical date.
+        run_id: A name for the run; a run of this name is continued. Default: its logical time.
         ray: The Ray cluster, host:port or ray://host:port. Default: NIGHTJAR_RAY, or one of the run's own.
         engine: Where shards are scored: on Ray, or in one process on the run's own machine, for small nights.
     """

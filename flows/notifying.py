@@ -219,8 +219,7 @@ def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
         name = given.get("run_id")
         if name is not None and not is_run_id(name):
             return None
-        day = given.get("date") or date_named(name or "")
-        alone = {**given, "run_id": None, "date": str(day) if day else None}
+        alone = {**given, "run_id": None, "date": given.get("date") or date_named(name or "")}
         with suppress(NightjarError):
             found = make_request(job, **alone, storage=LakeStorage())
             return replace(found, run_id=name or found.run_id)

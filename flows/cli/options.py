@@ -35,7 +35,12 @@ JobArgument = Annotated[str, typer.Argument(metavar="JOB", help="The job file (Y
 OptionalRunArgument = Annotated[str | None, typer.Argument(metavar="[RUN]", help="The run: its date, or its name.")]
 FolderArgument = Annotated[str, typer.Argument(metavar="DIR", help="A folder of job files, or one job file.")]
 DateOption = Annotated[
-    str | None, typer.Option("--date", help="Logical date, as 2026-11-19. Default: today in the job's time zone.")
+    str | None,
+    typer.Option(
+        "--date",
+        help="Logical date, as 2026-11-19, or as 2026-11-19T05 in UTC if the job is due several times a day. "
+        "Default: today in the job's time zone, or the last time the job was due.",
+    ),
 ]
 PlaceOption = Annotated[
     str | None, typer.Option("--date", help="The date of the output, if output.uri has {date}. Default: today.")

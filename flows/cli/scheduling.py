@@ -80,7 +80,7 @@ def serve(
 
 def backfill(
     job: JobArgument,
-    first: Annotated[str, typer.Option("--from", help="First logical date, as 2026-11-01.")],
+    first: Annotated[str, typer.Option("--from", help="First logical date, as 2026-11-01 or 2026-11-01T05.")],
     last: Annotated[str, typer.Option("--to", help="Last logical date.")],
     ray: RayOption = None,
     engine: EngineOption = "ray",

@@ -93,8 +93,8 @@ def problem_page(title: str, said: str) -> str:
 _SHOWN, _LOOKED_AT = 5, 12
 """The nights of a job on the page of all jobs; and the most runs that are read to find them, as some are no nights."""
 
-_DAYS, _MORE_DAYS = 7, 31
-"""Where each night has an output of its own, the days that are looked at: for the page of all jobs, and for a job's."""
+_LAST, _MORE = 7, 31
+"""Where each night has an output of its own, the nights that are looked at: for the page of all jobs, and a job's."""
 
 
 def newest(served: Served) -> Served:
@@ -105,7 +105,7 @@ def newest(served: Served) -> Served:
         StorageError: Its storage refused or failed.
     """
     job = _job(served)
-    lines = [line for line in _lines(served, job, _DAYS, _LOOKED_AT) if line.run_id != BASELINE]
+    lines = [line for line in _lines(served, job, _LAST, _LOOKED_AT) if line.run_id != BASELINE]
     # Of one date, the night itself comes before trials, which have other names.
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = []
@@ -121,7 +121,7 @@ def newest(served: Served) -> Served:
 def nights_page(served: Served) -> str:
     """The page of all nights of a job. Raises as `newest`."""
     job = _job(served)
-    lines = _lines(served, job, _MORE_DAYS, MAX_NIGHTS)
+    lines = _lines(served, job, _MORE, MAX_NIGHTS)
     nights = by_date(lines)[:MAX_NIGHTS]
 
     def report(night: RunLine) -> str:
@@ -156,11 +156,10 @@ def _job(served: Served) -> Job:
     return job
 
 
-def _lines(served: Served, job: Job, days: int, most: int) -> list[RunLine]:
-    """The runs of a job; where nights have an output each, those of the last days."""
-    today = job.date_of(dt.datetime.now(dt.UTC))
-    back = range(days if is_dated(job.output.uri) else 1)
-    places = {night.output.uri: night for night in (job.at(today - dt.timedelta(day)) for day in back)}
+def _lines(served: Served, job: Job, nights: int, most: int) -> list[RunLine]:
+    """The runs of a job; where nights have an output each, those of the last nights."""
+    dates = job.times.last(dt.datetime.now(dt.UTC), nights if is_dated(job.output.uri) else 1)
+    places = {night.output.uri: night for night in map(job.at, dates)}
     request = make_request(served.path, scores=False)
     return [line for night in places.values() for line in list_runs(replace(request, job=night), most)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -60,7 +59,7 @@ def evaluate_late(
     if not night.rows:
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
     needed = _needed(job, key, state, rows)
-    said = _Labels(job, labels, dt.date.fromisoformat(night.date), rows, key, label)
+    said = _Labels(job, labels, night.date, rows, key, label)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         match = Join(Path(folder), key, night.rows)
         for table, found in match.joined(blocks(night, [*key, *needed]), needed, said.blocks(), label):
@@ -96,7 +95,7 @@ def _needed(job: Job, key: Sequence[str], state: Evaluator, rows: pa.Schema) -> 
     return list(needed)
 
 
-def _for_labels(job: Job, labels: Sequence[str], date: dt.date) -> Job:
+def _for_labels(job: Job, labels: Sequence[str], date: str) -> Job:
     """The job whose input is the labels of one night.
 
     labels: places of the command line, so relative to the current folder; none for those of `late_labels.input`. date:
@@ -117,7 +116,7 @@ class _Labels:
     """The labels of one night. shown: where they are, for people."""
 
     def __init__(
-        self, job: Job, places: Sequence[str], date: dt.date, rows: pa.Schema, key: Sequence[str], label: str
+        self, job: Job, places: Sequence[str], date: str, rows: pa.Schema, key: Sequence[str], label: str
     ) -> None:
         self._label = label
         self._job = _for_labels(job, places, date)

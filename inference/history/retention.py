@@ -196,7 +196,7 @@ def _delete_runs(request: RunRequest, rule: _Rule, dry_run: bool) -> tuple[dict[
 def _date_of(storage: Storage, run_uri: str, run: str) -> str:
     """The logical date of a run; empty if nothing says it."""
     if (day := date_named(run)) is not None:
-        return day.isoformat()
+        return day
     with suppress(Missing, Damaged):
         return begun(storage, run_uri).date
     with suppress(Missing, Damaged):

@@ -280,10 +280,9 @@ def _date_of(request: RunRequest) -> str:
 
 
 def _without_ledger(run_id: str, found: Standing, shown: Published | None) -> RunLine:
-    day = date_named(run_id)
     return RunLine(
         run_id=run_id,
-        date=day.isoformat() if day else "",
+        date=date_named(run_id) or "",
         standing=found,
         shown=shown.revision if shown else 0,
         began=found.ended.at if found.ended else "",

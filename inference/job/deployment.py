@@ -5,10 +5,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 from collections.abc import Mapping
-from itertools import takewhile
 from typing import Annotated, Any, Literal
 from urllib.parse import urlsplit
-from zoneinfo import ZoneInfo, available_timezones
+from zoneinfo import available_timezones
 
 from cronsim import CronSim, CronSimError
 from pydantic import BeforeValidator, Field, SecretStr, field_validator
@@ -19,7 +18,7 @@ from nightjar.inference.messages import nearest
 
 
 class Schedule(Section):
-    """When a deployment of the job runs: five fields of cron, in a time zone."""
+    """When a deployment of the job runs: five fields of cron, in a time zone; each time that is due has a run."""
 
     cron: str
     timezone: str = "UTC"
@@ -33,21 +32,14 @@ class Schedule(Section):
             problem = "L, W, # and ? are not known here"
         if not problem and fields[2] != "*" and fields[4] != "*":
             problem = "day of month and day of week cannot both be given: what that means differs between schedulers"
-        times = 1
         try:
-            parsed = CronSim(value, dt.datetime(2026, 1, 1))
-            times = len(parsed.minutes) * len(parsed.hours)
+            CronSim(value, dt.datetime(2026, 1, 1))
         except CronSimError as error:
             problem = problem or str(error)
         if problem:
             raise ValueError(
                 f'{value!r} is no cron expression ({problem}); write five fields, as "0 2 * * *": minute, hour, day '
                 "of month, month, day of week"
-            )
-        if times > 1:
-            raise ValueError(
-                f"{value!r} is due {times:,} times a day, and a run scores a day: later ones find nothing to score; "
-                'write one minute and one hour, as "0 2 * * *"'
             )
         return value
 
@@ -59,26 +51,6 @@ class Schedule(Section):
                 f"{value!r} is no time zone; write one as Europe/Berlin{nearest(value, available_timezones())}"
             )
         return value
-
-    def fires(self, wall: dt.datetime) -> bool:
-        """Whether the schedule is due at that minute of local time."""
-        minute = wall.replace(second=0, microsecond=0)
-        return bool(next(CronSim(self.cron, minute - dt.timedelta(minutes=1))) == minute)
-
-    def date_of(self, moment: dt.datetime) -> dt.date:
-        """The logical date of a moment (with time zone): the date in the schedule's own time zone."""
-        zone, hour, utc = ZoneInfo(self.timezone), dt.timedelta(hours=1), moment.astimezone(dt.UTC)
-        local, later = (each.astimezone(zone).replace(tzinfo=None) for each in (utc, utc + hour))
-        # If clocks are put forward at midnight, a night that is due in the skipped hour runs an hour earlier.
-        if later - local > hour and not self.fires(local) and self.fires(local + hour):
-            local += hour
-        return local.date()
-
-    def dates(self, first: dt.date, last: dt.date) -> list[dt.date]:
-        """The logical dates from first to last on which it fires, each once."""
-        # Without a time zone, because a night that daylight saving shortens is still a night.
-        times = CronSim(self.cron, dt.datetime.combine(first, dt.time()) - dt.timedelta(minutes=1))
-        return list(takewhile(lambda date: date <= last, (time.date() for time in times)))
 
 
 Occasion = Literal["failed", "asks", "published"]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import os.path
 import re
 import string
@@ -10,6 +9,7 @@ import unicodedata
 from pathlib import Path
 
 from nightjar.inference.errors import JobError
+from nightjar.inference.job.times import moment_of
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.locations import is_registered, location
 
@@ -22,9 +22,20 @@ _WITH_USER = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#]*@")
 """The beginning of a location with somebody's name in it, and perhaps a password."""
 
 
-def fill(text: str, date: dt.date) -> str:
-    """A location with its dates filled in, without the query of a signed URL."""
-    return location(text.format(date=date))
+class _Date:
+    """A logical time as `{date}` in a location: by itself the day, and with a format what that makes of the moment."""
+
+    def __init__(self, date: str) -> None:
+        self._date = date
+
+    def __format__(self, form: str) -> str:
+        moment = moment_of(self._date).replace(tzinfo=None)
+        return format(moment, form) if form else moment.date().isoformat()
+
+
+def fill(text: str, date: str) -> str:
+    """A location with its dates filled in, without the query of a signed URL. date: the logical time."""
+    return location(text.format(date=_Date(date)))
 
 
 def unescaped(uri: str) -> str:
@@ -108,7 +119,7 @@ def _filled(text: str, where: str) -> str:
             name = f"{field}:{spec}" if spec and field == "date" else field
             raise JobError(f"{where}: {{{name}}} is unknown; write {{date}} or {{date:%Y/%m/%d}}")
     try:
-        return fill(text, dt.date(2026, 11, 19))
+        return fill(text, "2026-11-19")
     except (ValueError, LookupError) as error:
         raise JobError(
             f"{where}: {location(text)!r} cannot be filled in ({error}); write {{date}} or {{date:%Y/%m/%d}}"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import re
 from collections.abc import Callable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -34,6 +33,7 @@ from nightjar.inference.job.sections import (
     form,
     listed_twice,
 )
+from nightjar.inference.job.times import Days, Instants, times_of
 from nightjar.inference.messages import listed, nearest
 
 C = TypeVar("C")
@@ -312,12 +312,13 @@ class Job(Section):
         """Whether metric states lie in a file beside each data part: those of a profile or of labels are large."""
         return bool(self.profiling or self.label)
 
-    def date_of(self, moment: dt.datetime) -> dt.date:
-        """The logical date of a moment (with time zone): the date in the schedule's time zone, by default UTC."""
-        return self.schedule.date_of(moment) if self.schedule else moment.astimezone(dt.UTC).date()
+    @property
+    def times(self) -> Days | Instants:
+        """The logical times of its runs: those of the schedule; without one every day, in UTC."""
+        return times_of(self.schedule.cron, self.schedule.timezone) if self.schedule else Days()
 
-    def at(self, date: dt.date) -> Job:
-        """This job for one logical date: `{date}` and `{date:%Y/%m/%d}` filled in."""
+    def at(self, date: str) -> Job:
+        """This job for one logical time: `{date}` and `{date:%Y/%m/%d}` filled in."""
         filled = partial(fill, date=date)
         placed = {"input": self.input.at(filled), "output": self.output.at(filled)}
         return self.with_paths(filled).model_copy(update=placed)

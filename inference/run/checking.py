@@ -75,7 +75,7 @@ def check_input(request: RunRequest, discovery: Discovery) -> None:
     Raises:
         JobError: Something must be changed first.
     """
-    targets.check(request.storage, request.job, discovery.schema)
+    targets.check(request.storage, request.job, discovery.schema, request.date)
     places = samples(make_plan(discovery, request.job, ""))
     check_readable(request, discovery.schema, places)
     check_labels(request.storage, request.job, discovery.schema, places)

@@ -56,7 +56,7 @@ def check_request(request: RunRequest, beginning: Discovery | None = None) -> pa
     job = request.job
     beginning = beginning or discover(request.storage, job, BEGINNING)
     check_columns(job, beginning.schema, beginning.files["uri"].to_pylist())
-    targets.check(request.storage, job, beginning.schema)
+    targets.check(request.storage, job, beginning.schema, request.date)
     return beginning.schema
 
 

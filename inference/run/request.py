@@ -7,7 +7,6 @@ import json
 import os
 import re
 import uuid
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +22,7 @@ from nightjar.inference.job.input import named_input
 from nightjar.inference.job.locations import fill, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
+from nightjar.inference.job.times import Days, given_time, is_day, parsed
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.output.owner import check_owner
@@ -34,19 +34,19 @@ from nightjar.inference.storage.locations import location
 from nightjar.inference.storage.protocol import Storage, join, read_control
 from nightjar.inference.storage.registries import pinned
 
-_DATE = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _LIMITED = re.compile(r"-limit-\d+$")
 """The end of a limited run's name, after its date."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunRequest(OfRun):
-    """One run of one job for one logical date. It is sent as a whole to the processes that carry out its steps.
+    """One run of one job for one logical time. It is sent as a whole to the processes that carry out its steps.
 
-    job: with its dates filled in. flow_run: Prefect's id, or any id unique to this command; the steps of one flow run
-    may follow each other at once. lease_s: the seconds without a segment after which another writer may be replaced.
-    dated: output.uri has {date}, so each night has publications of its own. engine: where shards are scored and
-    audited: a name in `engine.ENGINES`. inputs: of `nightjar baseline`, in place of the job's own.
+    job: with its dates filled in. date: the logical time, of `job.times`. flow_run: Prefect's id, or any id unique to
+    this command; the steps of one flow run may follow each other at once. lease_s: the seconds without a segment after
+    which another writer may be replaced. dated: output.uri has {date}, so each night has publications of its own.
+    engine: where shards are scored and audited: a name in `engine.ENGINES`. inputs: of `nightjar baseline`, in place of
+    the job's own.
     """
 
     run_id: str
@@ -123,8 +123,8 @@ def make_request(
 ) -> RunRequest:
     """Read the job file and decide which run is meant.
 
-    date: the logical date. moment: when the run was due, with time zone; default: now. Without `date`, the moment's
-    date in the job's time zone is the logical date. limit: score only the first shards that together have at least this
+    date: the logical time. moment: when the run was due, with time zone; default: now. Without `date`, the logical time
+    is the moment's, as the job's schedule has it. limit: score only the first shards that together have at least this
     many rows; such a run has an id of its own and is never published. scores: False for commands that only read earlier
     runs, which must work while the user's code is broken. inputs: of a training set, to be described and not published.
 
@@ -144,7 +144,7 @@ def make_request(
         job=tonight,
         job_path=str(path),
         run_id=run_id,
-        date=day.isoformat(),
+        date=day,
         storage=storage if given or listed is tonight else storage_of(listed),
         flow_run=flow_run or uuid.uuid4().hex,
         limit=limit,
@@ -166,9 +166,9 @@ def storage_of(job: Job) -> LakeStorage:
     return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous, web=places)
 
 
-def date_named(run_id: str) -> dt.date | None:
-    """The logical date that is the name of a run; None if its name is another one."""
-    return _date(_LIMITED.sub("", run_id), strict=False)
+def date_named(run_id: str) -> str | None:
+    """The logical time that is the name of a run; None if its name is another one."""
+    return parsed(_LIMITED.sub("", run_id))
 
 
 def is_run_id(name: str) -> bool:
@@ -207,24 +207,35 @@ def _for_training(job: Job, inputs: tuple[str, ...]) -> Job:
 
 def _which(
     storage: Storage, job: Job, run_id: str | None, date: str | None, limit: int | None, moment: dt.datetime | None
-) -> tuple[str, dt.date, int | None]:
-    """Which run is meant: its id, its logical date, and its limit of rows."""
+) -> tuple[str, str, int | None]:
+    """Which run is meant: its id, its logical time, and its limit of rows."""
     if run_id is not None and not is_run_id(run_id):
         raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
-    day, meant = _date(date), date_named(run_id or "")
+    times = job.times
+    day, meant = given_time(date, "--date") if date else None, date_named(run_id or "")
+    if meant and not is_day(meant) and isinstance(times, Days):
+        meant = None  # any name will do for a run of a day
     if day and meant and day != meant:
         raise JobError(
             f"--run-id {run_id}: that is the name of another night than --date {day}; leave out one of the two"
         )
-    day = day or meant
+    option, day = "--date" if day else "--run-id" if meant else "", day or meant
     before = _recorded(storage, job, run_id, day)
     # A limited run stays limited, whoever continues it: it is never published.
     limit = limit or (before.limit if before else None)
-    day = day or _date(before.date if before else None) or job.date_of(moment or dt.datetime.now(dt.UTC))
+    if day is None:
+        day = given_time(before.date, "--date") if before else times.of(moment or dt.datetime.now(dt.UTC))
     if run_id is None:
-        run_id = day.isoformat() + (f"-limit-{limit}" if limit else "")
+        run_id = day + (f"-limit-{limit}" if limit else "")
+    if option:
+        try:
+            times.check(day, option)
+        except JobError:
+            # A run that began before the schedule was changed keeps its time.
+            if (before or _recorded(storage, job, run_id, day)) is None:
+                raise
     return run_id, day, limit
 
 
@@ -247,26 +258,6 @@ def fixed(request: RunRequest) -> RunRequest:
     return replace(request, job=job, scoring=scoring, environment=environment)
 
 
-def check_date(text: str | None, option: str) -> None:
-    """Check that this is a date.
-
-    Raises:
-        JobError: It is none. Names the option.
-    """
-    _date(text, option=option)
-
-
-def _date(text: str | None, strict: bool = True, option: str = "--date") -> dt.date | None:
-    # Python would also accept 2026-W47 and 20261119 as dates, but they are valid names of runs.
-    if text and _DATE.fullmatch(text):
-        with suppress(ValueError):
-            return dt.date.fromisoformat(text)
-    if text and strict:
-        wrong = "there is no such day" if _DATE.fullmatch(text) else "write a date as 2026-11-19"
-        raise JobError(f"{option} {text!r}: {wrong}")
-    return None
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
     """What a run began with, from `run.json`. limit: as in the request."""
@@ -276,14 +267,14 @@ class Begun:
     limit: int | None = None
 
 
-def _recorded(storage: Storage, job: Job, run_id: str | None, day: dt.date | None) -> Begun | None:
+def _recorded(storage: Storage, job: Job, run_id: str | None, day: str | None) -> Begun | None:
     """What a named run began with, because continuing it after midnight must not change its date. day: if it is
     known.
     """
     if run_id is None or (is_dated(job.output.uri) and day is None):
         return None
     try:
-        return begun(storage, run_folder(fill(job.output.uri, day or dt.date.min), run_id))
+        return begun(storage, run_folder(fill(job.output.uri, day or ""), run_id))
     except Missing:
         return None
 
@@ -304,7 +295,7 @@ def begun(storage: Storage, run_uri: str) -> Begun:
 
 
 def record_run(request: RunRequest) -> None:
-    """Note the run's logical date beside its revisions.
+    """Note the run's logical time beside its revisions.
 
     Raises:
         JobError: the run exists with another date, or was limited.

@@ -62,7 +62,7 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     Raises:
         JobError: a table of the job's cannot be written, or cannot take the columns.
     """
-    targets.check(request.storage, request.job, discovery.schema)
+    targets.check(request.storage, request.job, discovery.schema, request.date)
     identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
     state = newest.state if newest and not request.fresh else State()

@@ -71,7 +71,7 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
     newest = revs.unless_removed(highest)
     if newest and newest.sealed and is_complete(request, discovery, newest, identity.fingerprint):
         return replace(finished(request, newest), took=watch.claim())
-    targets.check(request.storage, request.job, discovery.schema)
+    targets.check(request.storage, request.job, discovery.schema, request.date)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
         retire(request, newest)

@@ -80,9 +80,9 @@ def _said(error: BaseException) -> str:
     return "\n".join([str(error), *getattr(error, "__notes__", [])])
 
 
-def published(job: Path, columns: list[str]) -> list[dict[str, Any]]:
+def published(job: Path, date: str, columns: list[str]) -> list[dict[str, Any]]:
     """Some columns of the latest night's rows, in the order of file and row."""
-    request = make_request(job, date=NIGHT)
+    request = make_request(job, date=date)
     tables = [pq.read_table(request.storage.open(name)) for name in data_files(request.storage, request.output, None)]
     order = [("_file", "ascending"), ("_row", "ascending")]
     rows: list[dict[str, Any]] = pa.concat_tables(tables).sort_by(order).select(columns).to_pylist()
@@ -122,12 +122,13 @@ def test_the_right_result(
         if script := run.get("before"):
             runpy.run_path(str(folder / script), run_name="__main__")
         job = folder / run.get("job", "job.yaml")
-        found = outcome(job, str(run.get("date", NIGHT)), engine)
+        date = str(run.get("date", NIGHT))
+        found = outcome(job, date, engine)
         assert found.exit == run.get("exit", 0), f"run {number}: {found.said or 'published'}"
         for part in run.get("says", []):
             assert part in found.said, f"run {number} says {found.said!r}"
         if (rows := run.get("rows")) is not None:
-            assert published(job, list(rows[0])) == [_near(row) for row in rows]
+            assert published(job, date, list(rows[0])) == [_near(row) for row in rows]
         if "quarantined" in run:
             assert quarantined(folder / yaml.safe_load(job.read_text())["output"]["uri"]) == run["quarantined"]
 

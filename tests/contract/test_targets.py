@@ -133,6 +133,32 @@ def test_every_reader_finds_the_published_nights(shown: Shown) -> None:
         ], reader
 
 
+def test_every_reader_finds_each_instant_of_a_day(shown: Shown) -> None:
+    """Also the nights of the days before the job was due several times a day."""
+    runs = [NIGHT, f"{LATER}T04", f"{LATER}T0430"]
+    for run in runs:
+        shown.publish(run)
+    assert shown.commit() == []
+    shown.publish(runs[1], 2)
+    visibility.unpublish(shown.storage, shown.uri, runs[2])
+    assert shown.commit() == []
+    for reader in KINDS[shown.kind].READERS:
+        found = [(run, *row) for run, number in ((runs[0], 1), (runs[1], 2)) for row in rows_of(f"{run} r{number}")]
+        assert shown.read(reader) == found, reader
+
+
+def test_a_table_of_days_takes_no_instant(local: Shown) -> None:
+    local.publish(NIGHT)
+    local.commit()
+    columns, later = pa.schema([("id", pa.int64()), ("night", pa.string())]), f"{LATER}T04"
+    with pytest.raises(JobError, match=f"its date is of days, and {later} is an instant; choose another place"):
+        targets.opened(local.storage, local.uri, local.table).check(columns, later)
+    local.publish(later)
+    (problem,) = local.commit()
+    assert f"the run {later!r} of {later} is not in it: " in problem
+    assert local.says(f"{NIGHT} r1")
+
+
 def test_a_night_a_revision_and_what_is_taken_back_are_a_version_each(shown: Shown) -> None:
     """Each is shown by one transaction, which has the publication's number; committing again makes none."""
     shown.publish(NIGHT)
@@ -627,7 +653,7 @@ def test_a_job_with_other_columns_than_the_table_is_refused_before_it_scores(loc
     local.publish(NIGHT)
     local.commit()
     target = targets.opened(local.storage, local.uri, local.table)
-    target.check(pa.schema([("id", pa.int64()), ("night", pa.string())]))
+    target.check(pa.schema([("id", pa.int64()), ("night", pa.string())]), NIGHT)
     night, number = ("night", pa.string()), ("id", pa.int64())
     for columns, said in (
         ([night], "it has id too"),
@@ -635,7 +661,7 @@ def test_a_job_with_other_columns_than_the_table_is_refused_before_it_scores(loc
         ([night, ("id", pa.int32())], "its id is int64, not int32"),
     ):
         with pytest.raises(JobError, match=f"has other columns: {said}"):
-            target.check(pa.schema(columns))
+            target.check(pa.schema(columns), NIGHT)
 
 
 def test_a_table_of_another_program_or_output_is_refused_and_not_touched(shown: Shown) -> None:
@@ -643,7 +669,7 @@ def test_a_table_of_another_program_or_output_is_refused_and_not_touched(shown: 
     before = [entry.uri for entry in shown.storage.list(shown.table.uri)]
     shown.publish(NIGHT)
     with pytest.raises(JobError, match="is not this output's"):
-        targets.opened(shown.storage, shown.uri, shown.table).check(pa.schema([("id", pa.int64())]))
+        targets.opened(shown.storage, shown.uri, shown.table).check(pa.schema([("id", pa.int64())]), NIGHT)
     (problem,) = shown.commit()
     assert "is not this output's" in problem
     assert [entry.uri for entry in shown.storage.list(shown.table.uri)] == before

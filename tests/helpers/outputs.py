@@ -18,6 +18,7 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.publications import Origin, Snapshot
+from nightjar.inference.run.request import date_named
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
@@ -92,7 +93,9 @@ class Output:
         self._write(join(folder, "manifest-000001.json"), pa.py_buffer(manifest))
         if swept:
             self.swept(run, number)
-        return Published(number, f"runs/{run}/r{number}/manifest-000001.json", checksum(manifest), run[:10])
+        return Published(
+            number, f"runs/{run}/r{number}/manifest-000001.json", checksum(manifest), date_named(run) or run[:10]
+        )
 
     def rows(self, night: str, index: int) -> pa.Table:
         """One part."""

@@ -77,8 +77,8 @@ class TableShown:
 class Target(Protocol):
     """One table. Every method may raise `JobError` and `StorageError`."""
 
-    def check(self, columns: pa.Schema) -> None:
-        """Check that the table can be written and can have these columns; changes nothing.
+    def check(self, columns: pa.Schema, date: str) -> None:
+        """Check that the table can be written and can have these columns and this logical time; changes nothing.
 
         Raises:
             JobError: Something must be changed: the location, the columns, or a package that is not installed.
@@ -112,8 +112,8 @@ def opened(storage: Storage, output: str, table: TableTarget) -> Target:
     return target
 
 
-def check(storage: Storage, job: Job, schema: pa.Schema) -> None:
-    """Check that each table of the job can be written. schema: all columns of the input.
+def check(storage: Storage, job: Job, schema: pa.Schema, date: str) -> None:
+    """Check that each table of the job can be written. schema: all columns of the input. date: the run's logical time.
 
     Raises:
         JobError: As in `Target.check`. Names the key.
@@ -121,7 +121,7 @@ def check(storage: Storage, job: Job, schema: pa.Schema) -> None:
     columns = readers_schema(output_schema(job, schema))
     for index, table in enumerate(job.output.tables):
         try:
-            opened(storage, job.output.uri, table).check(columns)
+            opened(storage, job.output.uri, table).check(columns, date)
         except JobError as error:
             raise JobError(f"output.tables[{index}].{table.kind}: {error}") from error
 

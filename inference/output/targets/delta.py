@@ -7,9 +7,9 @@ by the store itself in a bucket. Nothing is rewritten, and a vacuum of the table
     <table>/_delta_log/
     <table>/date=2026-11-19/<run>/r1/<part>.parquet
 
-`date` is the partition column: the night's logical date. It is no column of the parts, and polars reads it from the
-path, not from the log. A second name is made of the night's own names, so whoever repeats a commit that was killed
-finds what is there already.
+`date` is the partition column: the night's logical time, a date or, of a job that is due several times a day, a text.
+It is no column of the parts, and polars reads it from the path, not from the log. A second name is made of the night's
+own names, so whoever repeats a commit that was killed finds what is there already.
 
 The number of the snapshot is the version of an application transaction in the same commit; the application is the
 output. delta-rs accepts a version that is equal or lower.
@@ -35,6 +35,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import alike, not_told_apart
 from nightjar.inference.errors import JobError, StorageError
+from nightjar.inference.job.times import is_day
 from nightjar.inference.messages import counted, install
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.nights import Files
@@ -78,14 +79,14 @@ class DeltaTarget:
         self._storage, self._uri, self._output, self._owner = storage, uri, output, owner
         self._table: DeltaTable | None = None
 
-    def check(self, columns: pa.Schema) -> None:
+    def check(self, columns: pa.Schema, date: str) -> None:
         if _bucket(self._uri) != _bucket(self._output):
             where = _bucket(self._output) or "a folder of this machine"
             raise JobError(f"{self._uri} must be where output.uri is ({where}), so that no part has to be read for it")
         self.committed()
         wanted = _delta_columns(columns)
         if self._table is not None:
-            self._check_columns(wanted)
+            self._check_columns(wanted, date)
 
     def committed(self) -> int:
         self._table = self._open()
@@ -143,7 +144,7 @@ class DeltaTarget:
         for night in nights:
             if night.columns is not None and latest is not None:
                 try:
-                    self._check_columns(_delta_columns(night.columns), latest)
+                    self._check_columns(_delta_columns(night.columns), night.date, latest)
                     fitting.append(night)
                 except JobError as error:
                     left.append(replace(night, problem=str(error)))
@@ -151,22 +152,24 @@ class DeltaTarget:
                 left.append(night)
         return fitting, left
 
-    def _check_columns(self, wanted: dict[str, pa.DataType], latest: Files | None = None) -> None:
-        """Whether the table has these columns, or, before there is one, the latest night.
+    def _check_columns(self, wanted: dict[str, pa.DataType], date: str, latest: Files | None = None) -> None:
+        """Whether the table, or before there is one the latest night, has these columns, and can have this logical time
+        beside its own.
 
         Raises:
             JobError: it does not; names them.
         """
         if self._table:
-            has = _columns_of(self._table.schema())
+            has, days = _columns_of(self._table.schema()), _has_days(self._table.schema())
         else:
             assert latest is not None
-            has = _delta_columns(latest.columns)
+            has, days = _delta_columns(latest.columns), is_day(latest.date)
         said = [f"it lacks {name}" for name in wanted if name not in has]
         said += [f"it has {name} too" for name in has if name not in wanted]
         said += [
             f"its {name} is {kind}, not {wanted[name]}" for name, kind in has.items() if wanted.get(name, kind) != kind
         ]
+        said += [f"its {DATE} is of days, and {date} is an instant"] if days and not is_day(date) else []
         if said:
             raise JobError(f"the table {self._uri} has other columns: {', '.join(said)}; choose another place for it")
 
@@ -195,7 +198,7 @@ class DeltaTarget:
             actions = pa.table(table.get_add_actions(flatten=True))
         lines = zip(*(actions[name].to_pylist() for name in ("path", f"partition.{DATE}", "size_bytes")), strict=True)
         # The log has paths encoded as in a URL. delta-rs gives them as they are there, and encodes those it is given.
-        return {unquote(path): (date.isoformat(), size) for path, date, size in lines if date}
+        return {unquote(path): (str(date), size) for path, date, size in lines if date}
 
     def _origins(self, paths: Iterable[str]) -> dict[str, frozenset[str]]:
         """Whose rows each file has: `_OURS`, `_THEIRS`, or both, also where nobody knows. A file of another writer has
@@ -251,7 +254,7 @@ class DeltaTarget:
             return self._unless_overtaken(
                 lambda: create_table_with_add_actions(
                     self._uri,
-                    _schema(_delta_columns(latest.columns)),
+                    _schema(_delta_columns(latest.columns), days=is_day(latest.date)),
                     added,
                     partition_by=[DATE],
                     storage_options=self._storage.options(self._uri),
@@ -350,7 +353,7 @@ def _delta_columns(columns: pa.Schema) -> dict[str, pa.DataType]:
                 "numbers choose a signed int or float32, of lists list<float32>, of times timestamp[us] or "
                 "timestamp[us, UTC]; or leave the column out"
             )
-    return _columns_of(_schema({field.name: field.type for field in columns}))
+    return _columns_of(_schema({field.name: field.type for field in columns}, days=True))
 
 
 def _is_kept(kind: pa.DataType) -> bool:
@@ -367,10 +370,15 @@ def _is_kept(kind: pa.DataType) -> bool:
     return any(test(kind) for test in (*kept, *texts))
 
 
-def _schema(columns: dict[str, pa.DataType]) -> Schema:
+def _schema(columns: dict[str, pa.DataType], *, days: bool) -> Schema:
+    """days: whether the logical times are days, and not instants, for which Delta Lake has no type."""
     from deltalake import Schema
 
-    return Schema.from_arrow(pa.schema([*columns.items(), (DATE, pa.date32())]))
+    return Schema.from_arrow(pa.schema([*columns.items(), (DATE, pa.date32() if days else pa.string())]))
+
+
+def _has_days(schema: Schema) -> bool:
+    return any(field.name == DATE and pa.types.is_date(field.type) for field in pa.schema(schema.to_arrow()))
 
 
 def _columns_of(schema: Schema) -> dict[str, pa.DataType]:

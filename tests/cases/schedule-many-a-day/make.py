@@ -3,5 +3,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-Path("data").mkdir()
-pq.write_table(pa.table({"x": [1.0, 2.0]}), "data/a.parquet")
+for number, time in enumerate(("0000", "0005")):
+    folder = Path("data/2026/11/19") / time
+    folder.mkdir(parents=True)
+    pq.write_table(pa.table({"id": [number], "x": [number + 1.0]}), folder / "a.parquet")

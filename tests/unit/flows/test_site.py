@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import json
 import os
 import subprocess
@@ -186,6 +187,20 @@ def test_where_nights_have_an_output_each_they_are_found_by_their_dates(lake: La
         assert f'runs/{today}?date={today}">{today} r1</a>' in shown(page, path)
     assert "Published as #1" in shown(page, f"/jobs/lake/runs/{today}?date={today}")
     assert "there is no such day" in shown(page, f"/jobs/lake/runs/{today}?date=2026-02-30", 503)
+
+
+def test_where_instants_have_an_output_each_they_are_found_by_their_hours(lake: Lake) -> None:
+    lake.engine = LOCAL
+    lake.ready(output__uri="out/{date:%Y/%m/%d/%H}/", schedule={"cron": "0 */2 * * *"})
+    last = dt.datetime.now(dt.UTC) - dt.timedelta(hours=2)
+    for moment in (last, last - dt.timedelta(hours=2)):
+        lake.run(date=None, moment=moment)
+    page = client(served(lake))
+    for path in ("/", "/jobs/lake/"):
+        for moment in (last, last - dt.timedelta(hours=2)):
+            run = lake.request(date=None, moment=moment).date
+            assert f'runs/{run}?date={run}">{run} r1</a>' in shown(page, path)
+    assert "Published as #1" in shown(page, f"/jobs/lake/runs/{run}?date={run}")
 
 
 @pytest.fixture

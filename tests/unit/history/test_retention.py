@@ -191,6 +191,21 @@ def test_nothing_goes_while_there_are_fewer_nights(lake: Lake, nights: Nights) -
     }
 
 
+def test_of_a_job_that_is_due_several_times_a_day_the_newest_times_stay(lake: Lake) -> None:
+    lake.write_model()
+    lake.write_job(schedule={"cron": "0 */6 * * *"})
+    nights, times = Nights(str(lake.out)), [f"2026-10-05T{hour:02}" for hour in (0, 6, 12, 18)]
+    claim_output(nights.storage, nights.uri, "lake")
+    for time in times:
+        nights.score(time, date=time)
+    nights.refresh()
+    nights.age(40)
+    request = lake.request(scores=False, date=times[-1])
+    assert prune(replace(request, lease_s=0.1), 3).runs == (times[0],)
+    assert nights.shown() == nights.runs() == {*times[1:]}
+    assert {path.name for path in (lake.out / "dates").iterdir()} == {*times[1:]}
+
+
 def test_what_became_visible_lately_stays(lake: Lake, nights: Nights) -> None:
     """A backfill of an old date, a new revision of one, and one that a person showed again."""
     visibility.unpublish(nights.storage, nights.uri, OLD[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime as dt
 import threading
 import time
 from pathlib import Path
@@ -77,7 +76,7 @@ def test_braces_and_brackets_of_a_name_are_its_own(tmp_path: Path) -> None:
 
 
 def test_the_lists_own_name_may_have_a_date(tmp_path: Path) -> None:
-    given = job(tmp_path / "a{b", list="lists/{date:%Y}/{date}.txt").at(dt.date(2026, 3, 9))
+    given = job(tmp_path / "a{b", list="lists/{date:%Y}/{date}.txt").at("2026-03-09")
     assert given.input.list_ == f"{tmp_path}/a{{b/lists/2026/2026-03-09.txt"
 
 

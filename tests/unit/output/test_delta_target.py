@@ -243,7 +243,7 @@ def test_every_reader_finds_every_type_that_is_taken(
     rows = pa.table({name: pa.array([value] * ROWS, kind) for name, (kind, value) in KEPT.items()})
     monkeypatch.setattr(output, "rows", lambda night, index: rows)
     output.publish(NIGHT, parts=1)
-    DeltaTarget(output.storage, table, output.uri, "").check(rows.schema)
+    DeltaTarget(output.storage, table, output.uri, "").check(rows.schema, NIGHT)
     commit(output, table)
     wanted = [{name: value for name, (_, value) in KEPT.items()}] * ROWS
     assert DeltaTable(table).to_pyarrow_table().select(list(KEPT)).to_pylist() == wanted
@@ -272,7 +272,7 @@ def test_every_reader_finds_every_type_that_is_taken(
 def test_a_type_that_some_reader_cannot_read_is_refused(output: Output, table: str, kind: pa.DataType) -> None:
     """As deltalake 1.6.6 and polars 2.1 read; delta-rs itself takes uint8 for int8, and a list of 4 for any list."""
     with pytest.raises(JobError, match=r"the column 'odd' is .*leave the column out"):
-        DeltaTarget(output.storage, table, output.uri, "").check(pa.schema([("odd", kind)]))
+        DeltaTarget(output.storage, table, output.uri, "").check(pa.schema([("odd", kind)]), NIGHT)
 
 
 @pytest.mark.parametrize(
@@ -283,7 +283,9 @@ def test_names_that_a_delta_table_cannot_have_are_refused(
     output: Output, table: str, names: list[str], said: str
 ) -> None:
     with pytest.raises(JobError, match=said):
-        DeltaTarget(output.storage, table, output.uri, "").check(pa.schema([(name, pa.int32()) for name in names]))
+        DeltaTarget(output.storage, table, output.uri, "").check(
+            pa.schema([(name, pa.int32()) for name in names]), NIGHT
+        )
 
 
 @pytest.mark.parametrize(
@@ -292,7 +294,7 @@ def test_names_that_a_delta_table_cannot_have_are_refused(
 def test_a_table_elsewhere_is_refused(uri: str, output: str) -> None:
     """Its parts would have to be read and written for it."""
     with pytest.raises(JobError, match=r"must be where output\.uri is"):
-        DeltaTarget(LakeStorage(), uri, output, "").check(pa.schema([]))
+        DeltaTarget(LakeStorage(), uri, output, "").check(pa.schema([]), NIGHT)
 
 
 def test_without_the_package_the_message_names_what_to_install(monkeypatch: pytest.MonkeyPatch, table: str) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 from dataclasses import replace
 from typing import Any
 
@@ -177,3 +178,79 @@ def test_a_table_has_a_place_of_its_own(lake: Lake, tables: list[str], said: str
     lake.ready(output__tables=[{"delta": table or "."} for table in tables])
     with pytest.raises(JobError, match=said):
         check_request(lake.request())
+
+
+# ---- several runs a day -------------------------------------------------------------------------------------
+
+HOURLY = {"cron": "0 * * * *"}
+MORNING_AND_EVENING = {"cron": "0 6,18 * * *", "timezone": "Europe/Berlin"}
+
+
+def test_what_lies_of_a_daily_job_is_as_it_always_was(lake: Lake) -> None:
+    """Byte for byte, with a schedule and without one."""
+    for schedule in (None, {"cron": "30 2 * * *", "timezone": "Europe/Berlin"}):
+        lake.ready(schedule=schedule)
+        request = lake.request()
+        assert (request.run_id, request.date) == ("2026-11-19", "2026-11-19")
+        record_run(request)
+        written = lake.folder / "out/runs/2026-11-19/run.json"
+        assert written.read_bytes() == b'{"run_id": "2026-11-19", "date": "2026-11-19", "limit": null}'
+        moment = dt.datetime(2026, 11, 19, 23, 30, tzinfo=dt.UTC)
+        due = make_request(lake.job_path, moment=moment, scores=False)
+        assert due.run_id == ("2026-11-20" if schedule else "2026-11-19")
+
+
+def test_a_run_is_of_the_last_instant_at_which_it_was_due(lake: Lake) -> None:
+    lake.ready(schedule=HOURLY, input__uri="data/{date:%Y/%m/%d/%H}/", output__uri="out/{date}/")
+    moment = dt.datetime(2026, 11, 19, 5, 59, tzinfo=dt.UTC)
+    request = make_request(lake.job_path, moment=moment, scores=False)
+    assert (request.run_id, request.date) == ("2026-11-19T05", "2026-11-19T05")
+    assert request.job.input.uri == f"{lake.folder}/data/2026/11/19/05/"
+    assert request.run_uri == f"{lake.folder}/out/2026-11-19/runs/2026-11-19T05"
+    assert request.again == ["--run-id", "2026-11-19T05"]
+    limited = make_request(lake.job_path, moment=moment, limit=5, scores=False)
+    assert limited.run_id == "2026-11-19T05-limit-5"
+    record_run(limited)
+    continued = lake.request(run_id=limited.run_id, date=None)
+    assert (continued.date, continued.limit) == ("2026-11-19T05", 5)
+
+
+def test_a_date_names_an_instant_of_the_schedule(lake: Lake) -> None:
+    lake.ready(schedule=MORNING_AND_EVENING)
+    assert lake.request(date="2026-11-19T05").run_id == "2026-11-19T05"
+    assert lake.request(date="2026-11-19T1700").run_id == "2026-11-19T17"
+    assert lake.request(date=None, run_id="2026-11-19T05").date == "2026-11-19T05"
+    for wrong in ("2026-11-19", "2026-11-19T06"):
+        said = rf"{wrong}: no run is due then; .* of that day 2026-11-19T05, 2026-11-19T17$"
+        with pytest.raises(JobError, match=f"^--date {said}"):
+            lake.request(date=wrong)
+        with pytest.raises(JobError, match=f"^--run-id {said}"):
+            lake.request(date=None, run_id=wrong)
+    for wrong in ("2026-11-19T5", "2026-11-19T05:00"):
+        with pytest.raises(JobError, match=f"^--date '{wrong}': write a date as 2026-11-19$"):
+            lake.request(date=wrong)
+    with pytest.raises(JobError, match=r"^--date '2026-11-19T25': there is no such time$"):
+        lake.request(date="2026-11-19T25")
+
+
+def test_an_instant_of_a_daily_job_is_refused_as_a_date_and_is_any_name_as_a_name(lake: Lake) -> None:
+    lake.ready()
+    with pytest.raises(JobError, match=r"^--date 2026-11-19T05: .* write 2026-11-19; only a `schedule` that is due"):
+        lake.request(date="2026-11-19T05")
+    assert lake.request(run_id="2026-11-18T05").date == "2026-11-19"
+
+
+@pytest.mark.parametrize("output", ["out/", "out/{date}/"])
+def test_a_run_that_began_before_the_schedule_was_changed_keeps_its_time(lake: Lake, output: str) -> None:
+    lake.ready(output__uri=output)
+    record_run(lake.request(date="2026-11-18"))
+    lake.ready(output__uri=output, schedule=HOURLY)
+    record_run(lake.request(date="2026-11-19T03"))
+    for named in ({"date": "2026-11-18"}, {"date": None, "run_id": "2026-11-18"}):
+        assert lake.request(**named).date == "2026-11-18"
+    lake.ready(output__uri=output, schedule=MORNING_AND_EVENING)
+    assert lake.request(date="2026-11-19T03").run_id == "2026-11-19T03"
+    lake.ready(output__uri=output)
+    assert lake.request(date="2026-11-19T03").run_id == "2026-11-19T03"
+    with pytest.raises(JobError, match="the job's runs are those of days"):
+        lake.request(date="2026-11-19T04")

@@ -1,0 +1,6 @@
+"""Doubles x."""
+
+
+def score(batch):
+    """One output."""
+    return {"score": batch["x"] * 2}
