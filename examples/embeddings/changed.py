@@ -49,7 +49,7 @@ def changed(rows: pa.Table, more: pa.Table, rng: np.random.Generator) -> pa.Tabl
 
 def vectors() -> tuple[list[str], np.ndarray[Any, np.dtype[np.float32]]]:
     """The published ids of the last night, sorted, and the vector of each."""
-    table = files(JOB, NIGHTS[-1]).dataset().to_table(columns=["id", "embedding"]).sort_by("id")
+    table = files(JOB, date=NIGHTS[-1]).dataset().to_table(columns=["id", "embedding"]).sort_by("id")
     flat = table["embedding"].combine_chunks().flatten().to_numpy()
     return table["id"].to_pylist(), np.asarray(flat, np.float32).reshape(len(table), -1)
 
@@ -76,7 +76,7 @@ def main() -> None:
             rows = changed(rows, glosses.slice(given.rows - new, new), rng)
         elif date == NIGHTS[2]:
             rows = rows.take(rng.permutation(len(rows)))
-        pq.write_table(rows, LAKE / "glosses.parquet", row_group_size=4096)
+        pq.write_table(rows, LAKE / "glosses.parquet", row_group_size=500)
         done = night(date)
         reused = sum(each["rows"] for each in done["reused"])
         cost = done["account"]["wall_s"]
