@@ -17,7 +17,7 @@ from nightjar.inference.errors import NightjarError
 from nightjar.inference.identity.snapshots import File
 from nightjar.inference.identity.unpacking import fetched
 from nightjar.inference.output.parts import read_data
-from nightjar.inference.output.rowindex import NOWHERE, IndexFile, IndexReader, PartsList, RowReuse, mapped
+from nightjar.inference.output.rowindex import NOWHERE, IndexFile, IndexReader, PartsList, RowReuse, key_order, mapped
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.rowkeys import Keys, row_keys
 from nightjar.inference.storage.protocol import Storage, join
@@ -93,7 +93,7 @@ class EarlierRows:
         skipped whatever is known. outputs: whether to read them; else only which rows are known is asked.
         """
         keys = row_keys(features, self._reuse.secret)
-        order = np.argsort(keys[:, 0], kind="stable")
+        order = key_order(keys[:, 0], keys[:, 1])
         high, low = keys[order, 0], keys[order, 1]
         part, row = (np.full(len(keys), NOWHERE, np.int32) for _ in range(2))
         reader = self._readers.get(name)

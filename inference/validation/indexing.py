@@ -38,6 +38,7 @@ from nightjar.inference.output.rowindex import (
     ReusedRows,
     RowKeys,
     entries_to_bytes,
+    key_order,
     keys_from_bytes,
     parts_to_bytes,
 )
@@ -131,7 +132,7 @@ def _entries(keys: RowKeys, part: int) -> npt.NDArray[Any]:
 def _sorted(entries: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """The entries in the order of their keys. Of a key that several have the first one stays."""
     whole = np.concatenate(entries)
-    whole = whole[np.lexsort((whole["low"], whole["high"]))]
+    whole = whole[key_order(whole["high"], whole["low"])]
     first = np.ones(len(whole), bool)
     first[1:] = (whole["high"][1:] != whole["high"][:-1]) | (whole["low"][1:] != whole["low"][:-1])
     return whole[first]
