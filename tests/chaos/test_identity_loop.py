@@ -6,9 +6,6 @@ import hashlib
 import json
 import os
 import random
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +16,8 @@ import ray
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import published_run
 from nightjar.inference.validation.manifest import read_manifest
-from support import HELPERS, Lake
+from support import Lake
+from victim import killed_at_random
 
 ROUNDS = 200
 FILES = 4
@@ -109,19 +107,10 @@ class Changing:
 
     def run(self, address: str) -> bool:
         """Run the night in a process of its own, which is killed at random; whether it came to its end."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", STEPS, str(self.lake.job_path), address],
-            env={**os.environ, "PYTHONPATH": str(HELPERS)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if self.random.random() < 0.5:
-            time.sleep(self.random.uniform(1, 8))
-            process.kill()
-        _, said = process.communicate(timeout=240)
-        assert process.returncode in (0, -9), said[-3000:]
-        return process.returncode == 0
+        words = self.lake.job_path, address
+        code, said = killed_at_random(STEPS, *words, random=self.random, chance=0.5, within_s=(1, 8))
+        assert code in (0, -9), said[-3000:]
+        return code == 0
 
     def check(self, ended: bool) -> None:
         """Every published row equals one that the identity in its manifest computes anew."""

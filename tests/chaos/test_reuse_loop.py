@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import os
 import random
-import subprocess
-import sys
-import time
 from collections import Counter
 from contextlib import suppress
 
@@ -22,7 +19,8 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import published
 from nightjar.inference.validation.manifest import Manifest, read_manifest
 from outputs import aged
-from support import HELPERS, Lake
+from support import Lake
+from victim import killed_at_random
 
 ROUNDS = 200
 NIGHTS = [f"2026-11-{day}" for day in range(16, 21)]
@@ -120,23 +118,14 @@ class Nights:
 
     def _command(self, steps: str, word: str) -> bool:
         """Do this in a process of its own, which is killed at random; whether it came to its end."""
-        process = subprocess.Popen(
-            [sys.executable, "-c", steps, str(self.lake.job_path), word],
-            env={**os.environ, "PYTHONPATH": str(HELPERS)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        if self.random.random() < 0.4:
-            time.sleep(self.random.uniform(1, 5))
-            process.kill()
-        _, said = process.communicate(timeout=240)
-        self.counts[f"ended with {process.returncode}"] += 1
-        if process.returncode == 1 and "scores these" in said:  # the night that rows were taken from was deleted
+        words = self.lake.job_path, word
+        code, said = killed_at_random(steps, *words, random=self.random, chance=0.4, within_s=(1, 5))
+        self.counts[f"ended with {code}"] += 1
+        if code == 1 and "scores these" in said:  # the night that rows were taken from was deleted
             self.counts["sources deleted"] += 1
             return False
-        assert process.returncode in (0, -9), said[-3000:]
-        return process.returncode == 0
+        assert code in (0, -9), said[-3000:]
+        return code == 0
 
     def check(self) -> None:
         """What readers see of every night equals what its run had to compute, and its manifest says where from."""

@@ -6,15 +6,18 @@ import contextlib
 import json
 import os
 import subprocess
+import sys
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import psutil
 
-from support import Lake, nightjar, wait_until
+from support import HELPERS, Lake, nightjar, wait_until
 
 _LINGERING = {"ray::DashboardAgent", "ray::RuntimeEnvAgent"}
 """Ray's own, one of each a node: idle, they try for 60 s to report that their raylet is gone, and then end."""
@@ -80,6 +83,27 @@ class Victim:
         """Remember what it has started so far; its exit code, if it has ended."""
         self.started.update(tree(self.process)[1:])
         return self.process.poll()
+
+
+def killed_at_random(
+    steps: str, *words: str | Path, random: Random, chance: float, within_s: tuple[float, float]
+) -> tuple[int, str]:
+    """Run a script in a process of its own, which may be killed. chance: that it is, and within_s: after how long.
+
+    Returns its exit code and what it wrote to standard error.
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", steps, *map(str, words)],
+        env={**os.environ, "PYTHONPATH": str(HELPERS)},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    if random.random() < chance:
+        time.sleep(random.uniform(*within_s))
+        process.kill()
+    _, said = process.communicate(timeout=240)
+    return process.returncode, said
 
 
 def tree(process: subprocess.Popen[bytes]) -> list[psutil.Process]:
