@@ -144,8 +144,14 @@ def uri_named(output: str, name: str) -> str:
 
 def revision_named(storage: Storage, output: str, name: str) -> Revision:
     """One revision by `Revision.name`. output: the URI of the job's output."""
+    run, number = run_and_number(name)
+    return read_revision(storage, run_folder(output, run), number)
+
+
+def run_and_number(name: str) -> tuple[str, int]:
+    """The run of a revision and its number, by `Revision.name`."""
     run, _, number = name.partition("/r")
-    return read_revision(storage, run_folder(output, run), int(number))
+    return run, int(number)
 
 
 def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:

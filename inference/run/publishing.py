@@ -103,7 +103,8 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             writer.check()
         results = gates.evaluate(gates_of(job), evidence)
         watch.turn_to("manifest")
-        index, row_s = _last(_index(request, discovery, engine, writer, uri, table, audited), writer, NO_INDEX)
+        index = _last(_index(request, discovery, engine, writer, uri, table, audited), writer, None)
+        reused = outcomes.reused(table, job, index.row_s if index else 0.0)
         try:
             _check_kept(request)
             published, shards = write_manifest(
@@ -120,21 +121,16 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
                 results,
                 rescored,
                 discovery.left_out,
+                reused,
                 index,
-                row_s,
             )
         except (StorageError, RunFailed):
             gates.enforce(results)  # whoever is called must learn first what the gates found
             raise
         gates.enforce(results)
         question = _ask(request, writer, published, results)
-        reused = outcomes.reused(table, job, row_s)
         verdict = Verdict(published, writer.epoch, results, shown, shards, reused, question)
     return replace(verdict, took=watch.claim())
-
-
-NO_INDEX: tuple[NightIndex | None, float] = None, 0.0
-"""Of a job that does not reuse rows."""
 
 
 def _index(
@@ -145,20 +141,19 @@ def _index(
     uri: str,
     table: pa.Table,
     audited: Audited,
-) -> Generator[tuple[NightIndex | None, float] | None, None, None]:
-    """Make the index of the night's rows, if the job reuses rows. Yields None on a tick; at the end the index, and the
-    seconds for which a worker prepares and scores a row.
+) -> Generator[NightIndex | None, None, None]:
+    """Make the index of the rows, if the job reuses rows. Yields None on a tick, and the index at the end. If few
+    rows were scored, it has the earlier night's time for a row.
     """
     reuse = row_reuse(request, writer.state, discovery.schema)
     if reuse is None:
         return
     steps = indexed(engine.each, request.storage, uri, request.job, table, audited.runs, reuse.identities, writer.epoch)
     for made in steps:
-        if made is None:
-            yield None
+        if made is not None and not made.row_s and reuse.index is not None:
+            yield replace(made, row_s=reuse.index.row_s)
         else:
-            row_s = made.row_s or (reuse.index.row_s if reuse.index else 0.0)
-            yield replace(made, row_s=row_s), row_s
+            yield made
 
 
 def _check_kept(request: RunRequest) -> None:

@@ -67,9 +67,9 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     newest = revs.newest_revision(request.storage, request.run_uri)
     state = newest.state if newest and not request.fresh else State()
     previous = newest.plan() if newest and state.planned else None
-    follows = newest is not None and newest.sealed  # then another revision would begin
+    continued = State() if newest and newest.sealed else state  # then another revision would begin
     nights = EarlierNights(request)
-    source = source_of(request, State() if follows else state, newest, identity.fingerprint, nights)
+    source = source_of(request, continued, newest, identity.fingerprint, nights)
     kept, _ = _kept(identity.fingerprint, state, previous, source)
     whole = make_plan(discovery, request.job, identity.fingerprint, kept)
     made = whole.limited(request.limit)
@@ -79,7 +79,7 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
         whole = make_plan(discovery, request.job, identity.fingerprint, source.plan)
     there = source.revision.state.committed - state.committed if source is not None else frozenset()
     alike = [max(shard.rows, 0) for shard in whole.limited(request.limit).shards() if shard.id in there]
-    rows = rows_from(request, State() if follows else state, identity.fingerprint, discovery.schema, nights)
+    rows = rows_from(request, continued, identity.fingerprint, discovery.schema, nights)
     return RunPlan(made, state, again, source, takes_over, len(alike), sum(alike), rows)
 
 

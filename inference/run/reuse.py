@@ -11,6 +11,7 @@ import secrets
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import chain
 
 import pyarrow as pa
@@ -53,24 +54,36 @@ class EarlierNights:
     def __init__(self, request: RunRequest) -> None:
         self._request = request
         self._found: list[tuple[str, Manifest]] = []
-        self._left: Iterator[tuple[str, Published]] | None = None
         self.unread: list[str] = []
         """A sentence for each night that cannot be read, and so is no source."""
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Run and manifest of each, the newest first."""
         yield from self._found
-        if self._left is None:
-            runs = publish.newest(self._request.storage, self._request.output).runs
-            dates = sorted(((entry.date, run) for run, entry in runs.items()), reverse=True)
-            nights = [(run, runs[run]) for date, run in dates if date < self._request.date]
-            self._left = iter(nights[:_NIGHTS])
         for run, entry in self._left:
             try:
                 self._found.append((run, read_manifest(self._request.storage, self._request.output, entry)))
                 yield self._found[-1]
             except (Damaged, JobError, Missing) as error:
                 self.unread.append(f"nothing of the night {run} can be reused: {error}")
+
+    @cached_property
+    def _shown(self) -> dict[str, Published]:
+        return publish.newest(self._request.storage, self._request.output).runs
+
+    @cached_property
+    def _left(self) -> Iterator[tuple[str, Published]]:
+        """Those of which nobody has asked for the manifest yet."""
+        dates = sorted(((entry.date, run) for run, entry in self._shown.items()), reverse=True)
+        nights = [(run, self._shown[run]) for date, run in dates if date < self._request.date]
+        return iter(nights[:_NIGHTS])
+
+    def own(self) -> Iterator[tuple[str, Manifest]]:
+        """This run and the manifest of its revision that readers see, if there is one that can be read."""
+        run = self._request.run_id
+        with suppress(Damaged, JobError, Missing):
+            if run in self._shown:
+                yield run, read_manifest(self._request.storage, self._request.output, self._shown[run])
 
     def alike(self, fingerprint: str = "") -> Source | None:
         """The newest one that was scored under this fingerprint; '': under any."""
@@ -143,18 +156,10 @@ def rows_from(request: RunRequest, state: State, fingerprint: str, schema: pa.Sc
     if request.job.reuse != "rows" or _is_fresh(request, state):
         return ""
     wanted = row_identities(request.job, request.scoring, schema).values()
-    for run, manifest in chain(_own_manifest(request), nights.manifests()):
+    for run, manifest in chain(nights.own(), nights.manifests()):
         if manifest.index is not None and any(map(manifest.index.of, wanted)):
             return f"{run}/r{manifest.revision}"
     return ""
-
-
-def _own_manifest(request: RunRequest) -> Iterator[tuple[str, Manifest]]:
-    """This run and the manifest of its revision that readers see, if there is one that can be read."""
-    shown = publish.shown(request.storage, request.output, request.run_id)
-    with suppress(Damaged, JobError, Missing):
-        if shown is not None:
-            yield request.run_id, read_manifest(request.storage, request.output, shown)
 
 
 def row_reuse(request: RunRequest, state: State, schema: pa.Schema) -> RowReuse | None:
@@ -166,9 +171,11 @@ def row_reuse(request: RunRequest, state: State, schema: pa.Schema) -> RowReuse 
         return None
     secret, source = _secret(request), state.planned.rows_from if state.planned else ""
     found = RowReuse(secret, row_identities(request.job, request.scoring, schema))
-    run, _, number = source.partition("/r")
-    entry = publish.newest(request.storage, request.output).runs.get(run)
-    if entry is None or entry.revision != int(number):
+    if not source:
+        return found
+    run, number = revs.run_and_number(source)
+    entry = publish.shown(request.storage, request.output, run)
+    if entry is None or entry.revision != number:
         return found
     with suppress(Damaged, JobError, Missing):  # its rows are scored
         index = read_manifest(request.storage, request.output, entry).index
@@ -195,12 +202,12 @@ def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, numb
     if request.limit:  # never published
         return
     state = newest.state if newest is not None and newest.number == number else State()
-    if state.planned is not None and _is_chosen(state, fingerprint):
-        taken = list(filter(None, (state.planned.adopts, state.planned.rows_from)))
-    else:
-        own = _own_source(request, state, newest, fingerprint)
-        taken = [own.revision.name] if own is not None and own.fingerprint == fingerprint else []
-    _check_shown(request, taken)
+    if _is_chosen(state, fingerprint):
+        check_sources(request, state)
+        return
+    own = _own_source(request, state, newest, fingerprint)
+    if own is not None and own.fingerprint == fingerprint:
+        _check_shown(request, [own.revision.name])
 
 
 def check_sources(request: RunRequest, state: State) -> None:
@@ -218,8 +225,8 @@ def _check_shown(request: RunRequest, names: Iterable[str]) -> None:
     taken = list(filter(None, names))
     shown = publish.newest(request.storage, request.output).runs if taken else {}
     for name in taken:
-        run, _, revision = name.partition("/r")
-        if (run not in shown or shown[run].revision < int(revision)) and not _deleted(request, name):
+        run, revision = revs.run_and_number(name)
+        if (run not in shown or shown[run].revision < revision) and not _deleted(request, name):
             words = " ".join(request.words)
             again = f"`nightjar republish JOB {words}` shows r{revision} again, " if run == request.run_id else ""
             raise TakenBack(

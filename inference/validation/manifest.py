@@ -166,8 +166,8 @@ def write_manifest(
     gates: tuple[GateResult, ...],
     rescored: Rescored | None,
     files_left_out: int = 0,
+    reused: tuple[outcomes.Reused, ...] = (),
     index: NightIndex | None = None,
-    row_s: float = 0.0,
 ) -> tuple[Published, str]:
     """Write `shards-<epoch>.parquet`, `profile-<epoch>` and `manifest-<epoch>.json`.
 
@@ -206,7 +206,7 @@ def write_manifest(
             **audited.counts.by_name,
             usage=outcomes.usage(table),
         ),
-        reused=outcomes.reused(table, job, row_s),
+        reused=reused,
         index=index,
         shards=shards,
         profile=kept(f"profile-{epoch:06d}", profile.to_bytes()) if profile else None,

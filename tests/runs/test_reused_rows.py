@@ -18,10 +18,13 @@ from endpoints import endpoint
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import AuditFailed, GateFailed, JobError, TakenBack
 from nightjar.inference.history.retention import prune
+from nightjar.inference.input.plan import Discovery
 from nightjar.inference.job.file import load_job
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import DataPart, keys_name
 from nightjar.inference.output.rowindex import NOWHERE, REUSED_KEY, PartsList, keys_from_bytes
+from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.validation import sorted_runs
 from nightjar.inference.validation.indexing import prove_reused
@@ -78,6 +81,13 @@ def write(lake: Lake, file: str, ids: Sequence[int], **columns: pa.Array) -> Non
 
 def night(lake: Lake, date: str, **options: Any) -> Ran:
     return lake.run(date=date, **options)
+
+
+def begun(lake: Lake, date: str) -> tuple[RunRequest, Discovery, Scored]:
+    """A night that is scored, and neither audited nor published."""
+    request = lake.request(date=date)
+    found = steps.discover(request)
+    return request, found, steps.score(request, found)
 
 
 def complete(lake: Lake, date: str) -> pd.DataFrame:
@@ -283,9 +293,7 @@ def test_what_rows_were_taken_from_must_be_there_when_the_night_is_audited(lake:
     """Else nothing proves their values: their shards are scored again."""
     night(lake, MONDAY)
     write(lake, "part-00.parquet", [*range(1999), 30_000])
-    request = lake.request(date=TUESDAY)
-    found = steps.discover(request)
-    scored = steps.score(request, found)
+    request, found, scored = begun(lake, TUESDAY)
     for path in (lake.revision(1, MONDAY) / "data").iterdir():
         path.unlink()
     with pytest.raises(AuditFailed):
@@ -319,9 +327,7 @@ def test_a_value_that_is_not_the_earlier_night_s_is_found(lake: Lake) -> None:
 def test_a_night_whose_source_is_taken_back_meanwhile_is_not_published(lake: Lake) -> None:
     night(lake, MONDAY)
     write(lake, "part-00.parquet", [*range(1999), 30_000])
-    request = lake.request(date=TUESDAY)
-    found = steps.discover(request)
-    scored = steps.score(request, found)
+    request, found, scored = begun(lake, TUESDAY)
     verdict = steps.validate(request, scored, found)
     visibility.unpublish(LakeStorage(), str(lake.out), MONDAY)
     with pytest.raises(TakenBack, match=rf"r1 of the run '{MONDAY}' .* unpublished since"):
@@ -337,9 +343,7 @@ def test_a_night_whose_source_is_deleted_meanwhile_is_scored_again(lake: Lake) -
     night(lake, MONDAY)
     aged(lake.out, 9)
     write(lake, "part-00.parquet", [*range(1999), 30_000])
-    request = lake.request(date=TUESDAY)
-    found = steps.discover(request)
-    scored = steps.score(request, found)
+    request, found, scored = begun(lake, TUESDAY)
     night(lake, WEDNESDAY)
     assert prune(lake.request(), 1).runs == (MONDAY,)
     with pytest.raises(AuditFailed):
@@ -365,9 +369,7 @@ def test_an_index_of_many_files_finds_every_row(lake: Lake, monkeypatch: pytest.
 
 def test_a_check_on_keys_leaves_the_keys_of_rows(lake: Lake) -> None:
     lake.write_job(reuse="rows", checks=[{"unique": ["id"]}])
-    request = lake.request(date=MONDAY)
-    found = steps.discover(request)
-    scored = steps.score(request, found)
+    request, found, scored = begun(lake, MONDAY)
     for _ in range(2):
         verdict = steps.validate(request, scored, found)
     steps.publish_run(request, scored, verdict)
