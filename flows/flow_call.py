@@ -144,7 +144,7 @@ def request_of(
         publish=publish,
         flow_run=str(flow_run.id),
         engine=engine,
-        moment=flow_run.scheduled_start_time,
+        moment=dt.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), dt.UTC),  # Prefect's is Pendulum's
         scores=False,
     )
 

@@ -90,10 +90,14 @@ def test_a_preprocess_is_called_by_one_of_two_calls_at_a_time(lake: Lake) -> Non
 
 def test_a_shard_that_waits_to_be_written_holds_its_joined_rows_no_more(lake: Lake) -> None:
     """Up to `MOST_OPEN` shards wait."""
-    held: list[object] = []
+
+    def alive() -> list[JoinedPieces]:
+        return [each for each in gc.get_objects() if isinstance(each, JoinedPieces)]
+
+    of_other_tests, held = alive(), list[JoinedPieces]()
 
     def look(*_: object) -> None:
-        held.extend(each for each in gc.get_objects() if isinstance(each, JoinedPieces))
+        held.extend(each for each in alive() if not any(each is other for other in of_other_tests))
 
     with endpoint(upper) as server:
         shard = next(asking(lake, server.url, SHARD).planned().shards())
