@@ -162,9 +162,7 @@ def changed(given: argparse.Namespace) -> None:
     )
     print(f"scored {scored:,} rows; every value equals that of a full rescore: {equal}")
     lines = [("first night", full), ("second night", done), ("full rescore of it", rescored)]
-    print(
-        table(["", "whole command (s)", "scoring (s)"], [[n, f"{wall(d):.1f}", f"{steady(d):.1f}"] for n, d in lines])
-    )
+    print(times(lines))
     print(
         f"second night/full rescore: scoring {steady(done) / steady(rescored):.3f}, command "
         f"{wall(done) / wall(rescored):.3f}"
@@ -183,9 +181,7 @@ def same(given: argparse.Namespace) -> None:
         ("second night again", nothing := night(job, TUESDAY, given)),
     ]
     print(f"{given.rows:,} unchanged rows, {done['shards']} shards; reused {rows_of(done):,} rows; {given.engine}")
-    print(
-        table(["", "whole command (s)", "scoring (s)"], [[n, f"{wall(d):.1f}", f"{steady(d):.1f}"] for n, d in lines])
-    )
+    print(times(lines))
     print(f"second night/night with nothing to do: {wall(done) / wall(nothing):.2f}")
 
 

@@ -1,10 +1,10 @@
 """The key of a row: 128 bits of the values that a model sees, under a secret, computed for whole columns at a time.
 
-Values of a fixed width are words of 32 bits. A key is four sums of words, each word times a secret number of 64 bits,
-modulo 2^64, of which the upper 32 bits count: multiply-shift hashing of vectors (Dietzfelbinger, 1996; Thorup, "High
-speed hashing for integers and strings", 2015, section 3.5). Two rows that were chosen without knowing the secret have
-the same sum with a probability of 2^-32, and so the same key with 2^-128. Values of a variable length become four words
-by SipHash-2-4 (Aumasson and Bernstein, 2012) under two secret keys.
+Values of a fixed width are words of 32 bits, taken in pairs. A key is four sums over the pairs, each of the product of
+both words after a secret number of 64 bits is added to each, modulo 2^64; the upper 32 bits of a sum count: the family
+Multilinear-HM (Lemire and Kaser, "Strongly universal string hashing is fast", 2014). Two rows that were chosen without
+knowing the secret have the same sum with a probability of 2^-32, and so the same key with 2^-128. Values of a variable
+length become four words by SipHash-2-4 (Aumasson and Bernstein, 2012) under two secret keys.
 
 Values are equal if their bits are: 0.0 is not -0.0. A null is unlike every value.
 """
@@ -30,7 +30,7 @@ Words = npt.NDArray[np.uint64]
 Keys = npt.NDArray[np.uint64]
 """One key per row, of shape (rows, 2)."""
 
-_BLOCK = 1 << 15
+_BLOCK = 1 << 13
 """Rows that are hashed at a time, so that the sums stay in the processor's cache."""
 
 _LANES = 4
@@ -40,45 +40,51 @@ _32 = np.uint64(32)
 
 def row_keys(table: pa.Table, secret: bytes) -> Keys:
     """A key per row. table: the columns that a model sees, in its order. secret: as of all nights that are compared."""
-    blocks = [_keys(table.slice(low, _BLOCK), secret) for low in range(0, table.num_rows, _BLOCK)]
-    return np.concatenate(blocks) if blocks else np.empty((0, 2), np.uint64)
+    columns = [plain(column).combine_chunks() for column in table.columns]
+    keys = np.empty((table.num_rows, 2), np.uint64)
+    room = np.empty((3, _LANES, min(_BLOCK, table.num_rows)), np.uint64)
+    for low in range(0, table.num_rows, _BLOCK):
+        block = keys[low : low + _BLOCK]
+        words = _all_words([column.slice(low, _BLOCK) for column in columns], secret)
+        upper = _sums(words, secret, *room[:, :, : len(block)]) >> _32
+        np.bitwise_or(upper[::2] << _32, upper[1::2], out=block.T)
+    return keys
 
 
-def _keys(table: pa.Table, secret: bytes) -> Keys:
-    found = np.empty((_LANES, table.num_rows), np.uint64)
-    found[:] = _numbers(secret, b"offset", _LANES)[:, None]
-    term = np.empty_like(found)
-    absent = np.zeros(table.num_rows, np.uint64)
-    place = 0
+def _sums(words: Iterator[Words], secret: bytes, sums: Words, one: Words, other: Words) -> Words:
+    """The sums over the pairs of words, one per lane and row; of the room that is given for them."""
+    sums[:] = _numbers(secret, b"offset")
+    nothing = np.zeros(sums.shape[1], np.uint64)
+    for pair, word in enumerate(words):
+        label = pair.to_bytes(4, "big")
+        np.add(word, _numbers(secret, label + b"one"), out=one)
+        np.add(next(words, nothing), _numbers(secret, label + b"other"), out=other)
+        np.multiply(one, other, out=one)
+        np.add(sums, one, out=sums)
+    return sums
 
-    def add(words: npt.NDArray[np.uint64]) -> None:
-        nonlocal place, found
-        np.multiply(words, _numbers(secret, place.to_bytes(4, "big"), _LANES)[:, None], out=term)
-        found += term
-        place += 1
 
-    for index, column in enumerate(table.columns):
+def _all_words(columns: list[pa.Array], secret: bytes) -> Iterator[Words]:
+    """The words of a row's values, and of which of them are null."""
+    absent = np.zeros(len(columns[0]) if columns else 0, np.uint64)
+    for index, column in enumerate(columns):
         if index and index % 32 == 0:
-            add(absent)
-            absent[:] = 0
-        array = plain(column).combine_chunks()
-        if array.null_count:
-            absent |= np.asarray(array.is_null()).astype(np.uint64) << np.uint64(index % 32)
-        for words in _words(array, secret):
-            add(words)
-    add(absent)
-    upper = found >> _32
-    return np.stack([(upper[0] << _32) | upper[1], (upper[2] << _32) | upper[3]], axis=1)
+            yield absent
+            absent = np.zeros_like(absent)
+        if column.null_count:
+            absent |= np.asarray(column.is_null()).astype(np.uint64) << np.uint64(index % 32)
+        yield from _words(column, secret)
+    yield absent
 
 
 _KNOWN: dict[tuple[bytes, bytes], npt.NDArray[np.uint64]] = {}
 
 
-def _numbers(secret: bytes, label: bytes, count: int) -> npt.NDArray[np.uint64]:
-    """Secret numbers, by what they are for."""
+def _numbers(secret: bytes, label: bytes) -> npt.NDArray[np.uint64]:
+    """A secret number per lane, by what they are for."""
     if (found := _KNOWN.get((secret, label))) is None:
-        digest = hashlib.shake_256(len(secret).to_bytes(1, "big") + secret + label).digest(8 * count)
-        found = _KNOWN[secret, label] = np.frombuffer(digest, np.uint64)
+        digest = hashlib.shake_256(len(secret).to_bytes(1, "big") + secret + label).digest(8 * _LANES)
+        found = _KNOWN[secret, label] = np.frombuffer(digest, np.uint64)[:, None]
     return found
 
 
