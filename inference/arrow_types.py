@@ -5,9 +5,10 @@ values as texts for people.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import is_dataclass
+from itertools import islice
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
@@ -43,6 +44,14 @@ def _column(kind: Any) -> pa.DataType:
         assert isinstance(kind, type)
         return pa.struct(list(record_schema(kind)))
     return _PLAIN[kind]
+
+
+def table_of(lines: Iterable[Mapping[str, Any]], schema: pa.Schema) -> pa.Table:
+    """A table of these lines, of which only some thousands are Python's at a time."""
+    left, batches = iter(lines), list[pa.RecordBatch]()
+    while some := list(islice(left, 8192)):
+        batches.append(pa.RecordBatch.from_pylist(some, schema=schema))
+    return pa.Table.from_batches(batches, schema=schema)
 
 
 def alike(fields: Iterable[pa.Field]) -> tuple[str, str] | None:

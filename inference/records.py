@@ -341,7 +341,7 @@ class Receipt(Counts):
     """`host:pid` of the worker's process."""
 
     data: Part | None
-    """The data part; None if no row was scored."""
+    """The data part, which may have no row."""
 
     quarantine: Part | None
     """The quarantine part; None if no row is in it."""

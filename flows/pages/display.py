@@ -58,7 +58,7 @@ class _Watch:
             found = self._progress() if self.flowing.is_set() else None
             # Progress of an earlier command is not this one's.
             progress = found if found and found.writer != before else None
-            yield (_STEPS[progress.step] if progress and progress.step else self.doing), progress
+            yield (_STEPS.get(progress.step, self.doing) if progress else self.doing), progress
             if last:
                 return
 

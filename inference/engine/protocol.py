@@ -70,7 +70,7 @@ class Engine(Protocol):
         """Audit committed shards (lines of `outcomes.OUTCOMES`); yields None on a tick, and at the end everything
         merged.
 
-        Results are merged in the order of `blocks.audit_blocks`, so that every engine's metrics are the same to the
+        Results are merged in the order of `auditing.audit_blocks`, so that every engine's metrics are the same to the
         byte.
 
         Raises:
@@ -87,7 +87,6 @@ class Engine(Protocol):
 
         Raises:
             RunFailed: The processes were lost, or stood still.
-            Transient: This process does it, and the storage stood still.
         """
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:

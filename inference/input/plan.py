@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.arrow_types import record_schema
+from nightjar.inference.arrow_types import record_schema, table_of
 from nightjar.inference.errors import Denied, InputCorrupt, JobError, Missing, SchemaMismatch, SourceFailed
 from nightjar.inference.input.files import possible_files
 from nightjar.inference.input.schemas import UsualSchema, holds_empty
@@ -236,14 +236,8 @@ class Plan:
     @classmethod
     def of(cls, shards: Iterable[Shard]) -> Plan:
         """A plan of these shards, sorted."""
-        batches, lines = [], []
-        for shard in shards:
-            lines.append({"shard": shard.id, "rows": shard.rows, "pieces": [as_line(p) for p in shard.pieces]})
-            if len(lines) == _BATCH:
-                batches.append(pa.RecordBatch.from_pylist(lines, schema=SHARDS))
-                lines = []
-        batches.append(pa.RecordBatch.from_pylist(lines, schema=SHARDS))
-        return cls(_sorted(pa.Table.from_batches(batches)))
+        lines = ({"shard": each.id, "rows": each.rows, "pieces": [as_line(p) for p in each.pieces]} for each in shards)
+        return cls(_sorted(table_of(lines, SHARDS)))
 
     def limited(self, rows: int | None) -> Plan:
         """The first shards with at least `rows` rows together; without a limit all. One whose rows are unknown is the

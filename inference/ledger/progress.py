@@ -85,7 +85,7 @@ class Progress:
     """When the last attempt of this command ended, in seconds since 1970."""
 
     step: str = ""
-    """The present step: plan, load, score, validate or publish."""
+    """The present step: plan, load, score, validate or publish; of a revision that is left for another one, retire."""
 
     writer: str = ""
     """The nonce of the step's writer."""

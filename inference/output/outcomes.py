@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from nightjar.inference.arrow_types import record_schema
+from nightjar.inference.arrow_types import record_schema, table_of
 from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json
@@ -32,23 +32,13 @@ OUTCOMES = pa.schema([*SHARDS, pa.field("status", pa.string()), *map(_RECEIPT.fi
 
 def outcomes(plan: Plan, ledger: Ledger, state: State) -> pa.Table:
     """Every shard of the plan with its committed receipt, in plan order. state: a replay of the ledger."""
-    receipts = _table(ledger.receipts(state), set(plan.ids()))
+    wanted = set(plan.ids())
+    lines = ({"ceilings": [], **encode(each)} for each in ledger.receipts(state) if each.shard in wanted)
+    receipts = table_of(lines, _RECEIPT)
     at = pc.index_in(plan.table["shard"], value_set=receipts["shard"].combine_chunks())
     status = pc.if_else(pc.is_valid(at), "committed", "missing")
     joined = receipts.take(at).select(_OF_RECEIPT)
     return pa.Table.from_arrays([*plan.table.columns, status, *joined.columns], schema=OUTCOMES)
-
-
-def _table(receipts: Iterator[Receipt], wanted: set[str]) -> pa.Table:
-    batches, lines = [], []
-    for receipt in receipts:
-        if receipt.shard in wanted:
-            lines.append({"ceilings": [], **encode(receipt)})
-        if len(lines) == 8192:
-            batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
-            lines = []
-    batches.append(pa.RecordBatch.from_pylist(lines, schema=_RECEIPT))
-    return pa.Table.from_batches(batches, schema=_RECEIPT)
 
 
 def usage(table: pa.Table) -> Usage:

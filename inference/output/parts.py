@@ -196,7 +196,8 @@ def write_part(storage: Storage, revision: str, name: str, table: pa.Table, foot
         store_schema=False,
     ) as writer:
         writer.write_table(table)
-        writer.add_key_value_metadata({**footer, _ARROW_SCHEMA: _footer_schema(table.schema)})
+        shown = readers_schema(table.schema).serialize().to_pybytes()
+        writer.add_key_value_metadata({**footer, _ARROW_SCHEMA: base64.b64encode(shown)})
     data = sink.getvalue()
     storage.write(join(revision, name), data)
     return Part(name, table.num_rows, data.size, checksum(data))
@@ -212,10 +213,6 @@ def readers_schema(schema: pa.Schema) -> pa.Schema:
     if index >= 0 and pa.types.is_dictionary(schema.field(index).type):
         schema = schema.set(index, pa.field(LINEAGE[0], pa.string(), nullable=False))
     return schema
-
-
-def _footer_schema(schema: pa.Schema) -> bytes:
-    return base64.b64encode(readers_schema(schema).serialize().to_pybytes())
 
 
 def _dictionaries(table: pa.Table) -> list[str]:

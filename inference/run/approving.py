@@ -76,8 +76,7 @@ def answer(request: RunRequest, *, approved: bool, by: str, note: str = "", name
         shown = shown_everywhere(request, entry, began, *make_visible(request, writer, entry))
         return Answered(question, given, _scored(writer.state, entry.revision), verdict, shown)
     assert given is not None
-    verdict = verdict_of(request, question.published, newest.state.epoch)
-    return Answered(question, given, _scored(newest.state, newest.number), verdict, None)
+    return _as_it_is(request, newest, question, given)
 
 
 def carried_out(request: RunRequest) -> Answered | None:
@@ -100,14 +99,11 @@ def _newest(request: RunRequest) -> tuple[revs.Revision | None, bool]:
 
 
 def _as_it_is(request: RunRequest, newest: revs.Revision, question: Question, given: Decision) -> Answered:
-    """The question, whose answer was carried out before."""
+    """The question, whose answer was carried out."""
     entry, shown = question.published, newest.state.published
     verdict = verdict_of(request, entry, newest.state.epoch)
-    scored = _scored(newest.state, newest.number)
-    if shown is None:
-        return Answered(question, given, scored, verdict, None)
-    made = shown_everywhere(request, entry, time.time(), shown.number)
-    return Answered(question, given, scored, verdict, made)
+    made = shown_everywhere(request, entry, time.time(), shown.number) if shown is not None else None
+    return Answered(question, given, _scored(newest.state, newest.number), verdict, made)
 
 
 def _check(request: RunRequest, newest: revs.Revision, question: Question, approved: bool, name: str) -> None:

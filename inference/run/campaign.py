@@ -112,7 +112,7 @@ class Campaign:
     def _back_off(self, attempts: list[Attempt]) -> None:
         """Wait before failed shards are tried again, longer each time, with jitter."""
         tries = max(attempt.number for attempt in attempts)
-        if tries > 1 and all(attempt.number > 1 and not attempt.crumbs for attempt in attempts):
+        if all(attempt.number > 1 and not attempt.crumbs for attempt in attempts):
             pause = min(_LONGEST_BACKOFF_S, self.spec.job.retry.backoff_s * 2 ** (tries - 2))
             deadline = time.monotonic() + pause * random.uniform(0.5, 1.0)
             with self.watch.during("wait"):

@@ -297,7 +297,8 @@ def unanswered(verdict: Verdict) -> Unanswered:
 def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) -> tuple[int, int, str]:
     """Publish a revision under this lease.
 
-    Returns its number, how many files were swept, and why sweeping failed though readers see the revision.
+    Returns the number of the snapshot, how many files were swept, and why sweeping failed though readers see the
+    revision.
 
     Raises:
         TakenBack: Results that it took over were taken back meanwhile.

@@ -1,6 +1,6 @@
 """The first steps: `discover` finds tonight's input, and `score` scores every shard without a receipt in the ledger.
 
-Each step that writes (`score`, `validating.validate`, `publishing.publish_run`) opens an epoch, does its part, and
+Each step that writes (`score`, `publishing.validate`, `publishing.publish_run`) opens an epoch, does its part, and
 stops. The flow's tasks call them, and so may a plain script. They hand each other small frozen records; whatever
 matters is in the ledger, so that any step may be repeated, by anybody, at any time.
 """

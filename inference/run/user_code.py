@@ -47,8 +47,7 @@ class Inspection:
         job = request.job
         named = modules_of(job)
         self._child = Child(_look, request, silent=silent) if named or job.beside() else None
-        # That of most of the code, for messages about all of it.
-        self._key = "model.uses" if named else "checks" if job.calls() else "accumulators"
+        self._key = next(iter({**named, **job.beside()}), "")  # for messages about all of the code
         self._installs = bool(job.resources.runtime_env.pip)
 
     def __enter__(self) -> Inspection:

@@ -6,6 +6,7 @@ import sys
 from collections import OrderedDict
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from threading import Lock
 
@@ -46,7 +47,7 @@ class KnownRows:
     outputs: pa.Table
     """The outputs of the rows that the earlier night has, in order."""
 
-    @property
+    @cached_property
     def to_score(self) -> Sequence[int]:
         """The rows that go to the model, ascending."""
         rows = len(self.part)
@@ -84,13 +85,11 @@ class EarlierRows:
                 self._readers.clear()
                 _say(f"the index of {reuse.source} cannot be read, so its rows are scored: {error}")
 
-    def known(
-        self, name: str, features: pa.Table, types: pa.Schema, apart: Collection[int], *, outputs: bool = True
-    ) -> KnownRows:
+    def known(self, name: str, features: pa.Table, apart: Collection[int], types: pa.Schema | None = None) -> KnownRows:
         """What is known of rows before a model scores them.
 
-        name: of the model. features: the columns that it sees. types: its outputs. apart: rows that are scored or
-        skipped whatever is known. outputs: whether to read them; else only which rows are known is asked.
+        name: of the model. features: the columns that it sees. apart: rows that are scored or skipped whatever is
+        known. types: of the outputs, to read them; without them only which rows are known is asked.
         """
         keys = row_keys(features, self._reuse.secret)
         order = key_order(keys[:, 0], keys[:, 1])
@@ -101,8 +100,8 @@ class EarlierRows:
             part[order], row[order] = reader.find(high, low)
         part[list(apart)] = NOWHERE
         twin = _twins(order, high, low, part, apart)
-        found = types.empty_table()
-        if outputs and reader is not None:
+        found = (types or pa.schema([])).empty_table()
+        if types is not None and reader is not None:
             with self._reading:
                 found = self._outputs(reader, types, part, row)
         return KnownRows(keys, part, row, twin, found)

@@ -150,7 +150,8 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Lo
 
     Each model is tried by itself, because each must be able to score; the first that fails is reported. The next place
     is tried only if no row can be scored at the places before, because a bad file does not mean a bad model; rows that
-    cannot be read are left out. A place is tried once more if rows fail only together, which may have been an accident.
+    cannot be read are left out. If rows of a place fail only together, the next place decides; without one the model is
+    refused.
 
     Raises:
         Unfit: Something is wrong with the model.
@@ -164,7 +165,7 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Lo
         if step.sample_error:
             return
         notes += step.notes
-    if worker.spec.job.accumulators:
+    if worker.spec.job.accumulators and places:
         try_accumulators(worker, places[step.place])
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
 
@@ -179,7 +180,7 @@ def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
     try:
         read = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
         scored = score_sample(worker, read, piece.first_row, worker.models)
-    except (ShardError, StorageError, BatchesBroken):
+    except (ShardError, StorageError):
         return  # the passes find it
     sample = Assembly(spec, Shard("sample", (piece,)), JoinedPieces([piece], [read]), scored)
     rows = sample.table.select(columns_of(spec.job, spec.schema.names))

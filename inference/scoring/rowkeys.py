@@ -14,6 +14,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Iterator
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -77,15 +78,11 @@ def _all_words(columns: list[pa.Array], secret: bytes) -> Iterator[Words]:
     yield absent
 
 
-_KNOWN: dict[tuple[bytes, bytes], npt.NDArray[np.uint64]] = {}
-
-
+@cache
 def _numbers(secret: bytes, label: bytes) -> npt.NDArray[np.uint64]:
     """A secret number per lane, by what they are for."""
-    if (found := _KNOWN.get((secret, label))) is None:
-        digest = hashlib.shake_256(len(secret).to_bytes(1, "big") + secret + label).digest(8 * _LANES)
-        found = _KNOWN[secret, label] = np.frombuffer(digest, np.uint64)[:, None]
-    return found
+    digest = hashlib.shake_256(len(secret).to_bytes(1, "big") + secret + label).digest(8 * _LANES)
+    return np.frombuffer(digest, np.uint64)[:, None]
 
 
 def _words(column: pa.Array, secret: bytes) -> Iterator[Words]:

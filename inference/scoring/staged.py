@@ -12,7 +12,6 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from functools import partial
-from threading import Lock
 from typing import TypeVar
 
 import pyarrow as pa
@@ -20,7 +19,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
-from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
+from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Receipt, Spent, Started, Usage
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import JoinedPieces, Running, Worker
 from nightjar.inference.scoring.known_rows import earlier_rows
@@ -112,8 +111,7 @@ class PreparingWorker(Worker):
         """The rows that go to a model."""
         if self._earlier is None:
             return range(features.num_rows)
-        types = pa.schema(list(job.model.output_types().items()))
-        return self._earlier.known(job.model.name, features, types, joined.failures, outputs=False).to_score
+        return self._earlier.known(job.model.name, features, joined.failures).to_score
 
 
 T = TypeVar("T")
@@ -133,7 +131,6 @@ class AcceptingWorker(ShardWorker):
         self._model.submit(super().__init__, spec, *scorers, turn_to=turn_to).result()
         self._look_s = min(1.0, spec.job.retry.stall_s / _LOOKS)
         self._over = False
-        self._noticing = Lock()
 
     def accept(self, assignment: Assignment, packed: pa.ListScalar) -> Iterator[Event]:
         """Score and write one shard. Calls may overlap, each in a thread of its own. packed: its parcel.
@@ -165,9 +162,7 @@ class AcceptingWorker(ShardWorker):
             # One thread writes, so what comes after all other parts comes when they are written.
             wait([self.writer.submit(int)], self.spec.job.retry.stall_s)
             raise
-        with self._noticing:
-            noticed = list(self.notices())
-        yield from noticed
+        yield from self.notices()
         yield event
 
     def _result(self, step: Future[T]) -> T:
@@ -203,7 +198,7 @@ class AcceptingWorker(ShardWorker):
         joined = JoinedPieces(shard.pieces, parcel.reads)
         deadline = time.monotonic() + self.spec.job.retry.shard_s
         try:
-            with self.watchdog, answering(self.scorers, self.watchdog):
+            with self.watchdog, answering(self.scorers, self.watchdog), self.watch.during("rest"):
                 scored = drained(self.score_joined(running, joined, parcel.batches, deadline))
         except SystemExit as left:
             self._over = True
@@ -211,8 +206,18 @@ class AcceptingWorker(ShardWorker):
         except ProcessSpoilt:
             self._over = True  # before the next shard has its turn
             raise
-        return partial(self._finish, running, joined, scored, self.ceilings())
+        return partial(self._finish, running, joined, scored, self.ceilings(), self.claimed(), self.spent())
 
-    def _finish(self, running: Running, joined: JoinedPieces, scored: ScoredRows, ceilings: tuple[int, ...]) -> Event:
-        """Put a shard together and write it, in the writing thread."""
-        return self.write(running, Assembly(self.spec, running.assignment.shard, joined, scored), ceilings)
+    def _finish(
+        self,
+        running: Running,
+        joined: JoinedPieces,
+        scored: ScoredRows,
+        ceilings: tuple[int, ...],
+        usage: Usage,
+        spent: Spent,
+    ) -> Event:
+        """Put a shard together and write it, in the writing thread. The last three: as of when it was scored."""
+        assembly = Assembly(self.spec, running.assignment.shard, joined, scored)
+        event = self.write(running, assembly, ceilings, usage)
+        return replace(event, spent=spent) if isinstance(event, Receipt) else event

@@ -186,12 +186,16 @@ class ShardWorker(Worker):
             self.watch.turn_to(IDLE)
 
     def _timed(self, event: Event) -> Event:
-        if not isinstance(event, Receipt | Failed):
-            return event
-        spent = {what: round(seconds, 3) for what, seconds in self.watch.claim().items() if what != IDLE}
-        if isinstance(event, Failed):
-            return replace(event, spent_s=round(sum(spent.values()), 3))
-        return replace(event, spent=Spent(**spent))
+        match event:
+            case Receipt():
+                return replace(event, spent=self.spent())
+            case Failed():
+                return replace(event, spent_s=round(self.spent().total, 3))
+        return event
+
+    def spent(self) -> Spent:
+        """The time since this was last asked, by what the scoring thread did."""
+        return Spent(**{what: round(seconds, 3) for what, seconds in self.watch.claim().items() if what != IDLE})
 
     def _next(self, assignments: Iterator[Assignment]) -> Assignment | None:
         with self.watch.during(IDLE):
@@ -255,7 +259,7 @@ class ShardWorker(Worker):
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             yield self.failed(running, error)
             return None
-        return self.writer.submit(self.write, running, assembly, self.ceilings())
+        return self.writer.submit(self.write, running, assembly, self.ceilings(), self.claimed())
 
     def score_joined(
         self,
@@ -309,16 +313,16 @@ class ShardWorker(Worker):
             model.name: self._earlier.known(
                 model.name,
                 joined.table.select(list(model.columns)),
-                pa.schema(list(model.types.items())),
                 {*joined.failures, *died.get(model.name, ())},
+                pa.schema(list(model.types.items())),
             )
             for model in self.models
         }
 
-    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage | None = None) -> Event:
+    def write(self, running: Running, output: Assembly, ceilings: tuple[int, ...], usage: Usage) -> Event:
         """Write a shard, in the writing thread. Returns its receipt, or why it failed.
 
-        ceilings: as `self.ceilings()` when it was scored. usage: of its rows; None for what the scorers have counted.
+        ceilings, usage: as `self.ceilings()` and `self.claimed()` when it was scored: meanwhile the next one is.
         """
         storage = running.storage
         try:
@@ -364,7 +368,7 @@ class ShardWorker(Worker):
             reused_from=self.spec.reuse.source if self.spec.reuse and output.reused else "",
             keyed=bool(output.keys),
             ceilings=ceilings,
-            usage=self.claimed() if usage is None else usage,
+            usage=usage,
         )
 
     def begin_anew(self) -> None:

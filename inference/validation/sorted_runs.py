@@ -16,7 +16,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.output.rowindex import BUCKETS
 from nightjar.inference.storage.protocol import Storage
 
-RANGE_ROWS = 1 << 20
+RANGE_ROWS = 1 << 22
 """The most keys that a thread or task compares at a time."""
 
 

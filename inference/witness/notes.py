@@ -60,8 +60,12 @@ class Notes:
         return [seen for seen in self._seen.all() if seen.kind in LACKING]
 
     def news(self) -> list[Seen]:
-        """What was not reported before. Other threads may add notes meanwhile."""
-        return [self._unreported.popleft() for _ in range(len(self._unreported))]
+        """What was not reported before. Other threads may add notes, or take them, meanwhile."""
+        found = list[Seen]()
+        with suppress(IndexError):
+            while True:
+                found.append(self._unreported.popleft())
+        return found
 
     def add(self, kind: str, name: str, by: str) -> None:
         """Keep a thing, if it is new."""

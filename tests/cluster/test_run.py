@@ -37,6 +37,18 @@ def test_every_row_is_published_once_and_by_both_engines_alike(lake: Lake) -> No
     assert _parts(lake, "here") == _parts(lake, "there")
 
 
+def test_a_large_shard_is_begun_before_smaller_ones(lake: Lake) -> None:
+    """Else one worker would score it alone at the end, while the others have nothing left to do."""
+    lake.write_model()
+    rows = [1030, 1100, 3000, 1040, 2500]
+    for place, count in enumerate(rows):
+        lake.write_file(f"{place}.parquet", sum(rows[:place]), count, row_group=count)
+    lake.write_job(input__shard_rows=None, resources={"actors": 1})
+    lake.run()
+    begun = sorted((each for each in lake.records() if each["t"] == "receipt"), key=lambda each: each["started_at"])
+    assert [each["rows_in"] for each in begun] == [3000, 2500, 1030, 1100, 1040]
+
+
 HOLDS = """
 import os
 import time

@@ -6,12 +6,10 @@ Each function says what it is for, so that you know what to look for when you mo
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 from uuid import uuid4
 
-import pyarrow as pa
-import ray.data
+import ray
 from ray.data import DataContext
 from ray.data._internal.cluster_autoscaler import ClusterAutoscaler
 from ray.data._internal.execution import streaming_executor
@@ -20,14 +18,6 @@ from ray.data._internal.stats import _StatsManager
 
 SEEN_ON = {"ray": "2.60.0"}
 """The version with which this module has been seen to work."""
-
-
-def from_blocks(blocks: Sequence[pa.Table]) -> Any:
-    """A dataset of these blocks.
-
-    `from_arrow` is no alternative: it runs a task for each block's size, and waits for ever if every CPU is taken.
-    """
-    return ray.data.from_blocks(list(blocks))
 
 
 def mapped(dataset: Any, actor: type, *given: Any, **how: Any) -> Any:

@@ -3,7 +3,9 @@
 A pass is one Ray Data job: a dataset of shard descriptors is mapped over actors that read, score and write, and yield
 events that stream to the driver. No row enters the object store. With a CPU stage a second pool comes before it, which
 hands each prepared shard over as one block; its events pass through the actors of the model. The settings below make a
-pass finite, and lose only what died: with Ray's defaults a row that kills its process would be retried for ever.
+pass finite, and lose only what died: with Ray's defaults a row that kills its process would be retried for ever. The
+dataset is made by `from_blocks`: `from_arrow` runs a task for each block's size, and waits for ever if every CPU is
+taken.
 """
 
 from __future__ import annotations
@@ -20,12 +22,13 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import pyarrow as pa
-from ray.data import ActorPoolStrategy, DataContext
+import pyarrow.compute as pc
+from ray.data import ActorPoolStrategy, DataContext, from_blocks
 
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
 from nightjar.inference.engine.ray import ALONE
 from nightjar.inference.engine.ray.capacity import Demand, stage_workers
-from nightjar.inference.engine.ray.internals import bound_events_ahead, do_without_helpers, from_blocks, mapped
+from nightjar.inference.engine.ray.internals import bound_events_ahead, do_without_helpers, mapped
 from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scoring, Sealed, gather
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
@@ -113,13 +116,18 @@ _FINITE: dict[str, Any] = {"max_restarts": -1, "max_task_retries": 0}
 
 
 def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[pa.Table]:
-    """Suspects alone, the others in a bounded number of blocks."""
+    """Suspects alone, the others in a bounded number of blocks: the large ones first, so that no worker begins a large
+    shard when the others have nothing left to do.
+    """
     # Of all but suspects the attempt's number is enough, so that a million shards stay small.
     how = pa.array([json.dumps(to_json(each)) if each.crumbs else "" for each in attempts], pa.string())
     numbers = pa.array([each.number for each in attempts], pa.int32())
     table = shards.append_column("attempt", numbers).append_column("how", how)
     alone = [index for index, attempt in enumerate(attempts) if attempt.crumbs]
-    others = table.filter(pa.compute.equal(how, ""))
+    others = table.filter(pc.equal(how, ""))
+    # By powers of two: shards that are about as large stay in the order of their files.
+    size = pc.floor(pc.log2(pc.max_element_wise(others["rows"], 1)))
+    others = others.take(pc.sort_indices(size, sort_keys=[("", "descending")]))
     blocks = [table.slice(index, 1) for index in alone]
     count = min(others.num_rows, MAX_BLOCKS, BLOCKS_PER_ACTOR * actors)
     edges = [others.num_rows * i // count for i in range(count + 1)] if count else []
