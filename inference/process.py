@@ -1,4 +1,4 @@
-"""Settings of this process that hold for a while: variables, and how often Python looks for garbage.
+"""This process: its name, variables that hold for a while, and how often Python looks for garbage.
 
 What is imported stays, but Python looks through it again and again while more comes: that is a sixth of the time that a
 model's framework, Ray and Prefect take to import.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import os
+import socket
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +18,16 @@ T = TypeVar("T")
 
 _MANY = 100_000
 """The new objects after which Python looks for garbage among them, in place of 700 or 2,000: some 20 MB."""
+
+
+def this_worker() -> str:
+    """The name of this process among the workers of a run: `host:pid`."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
+def host_of(worker: str) -> str:
+    """The host of a worker, from its name."""
+    return worker.rpartition(":")[0]
 
 
 @contextmanager

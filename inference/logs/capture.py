@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import socket
 import stat
 import sys
 import tempfile
@@ -27,6 +26,7 @@ from nightjar.inference.errors import NightjarError
 from nightjar.inference.logs.keeping import Book, Masks, Position, keep, marker
 from nightjar.inference.logs.printed import NOTE, Line, write
 from nightjar.inference.privatefiles import is_own, private_folder
+from nightjar.inference.process import this_worker
 from nightjar.inference.records import Started
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
@@ -55,7 +55,7 @@ class Capture:
         self._closed = threading.Event()
         self._book: Book | None = None
         self._note: Path | None = None
-        worker = f"{socket.gethostname()}:{os.getpid()}"
+        worker = this_worker()
         files = _path(fds[0]), _path(fds[1])
         if revision and all(files):
             kept = (Position(os.fstat(fds[0]).st_size), Position(os.fstat(fds[1]).st_size))

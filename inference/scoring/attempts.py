@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 import threading
 import time
@@ -21,6 +20,7 @@ from nightjar.inference.input.sources.reading import read_piece, read_sample
 from nightjar.inference.input.sources.rows import RowsRead, shifted
 from nightjar.inference.messages import clip
 from nightjar.inference.predictors import input_columns
+from nightjar.inference.process import this_worker
 from nightjar.inference.records import Crumb, Event, Failed, Piece, Receipt, Started, death
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
@@ -111,16 +111,6 @@ IDLE = "idle"
 
 _READERS = 4
 """The files of a shard that are read at the same time: reading a small one is mostly waiting for the storage."""
-
-
-def this_worker() -> str:
-    """The name of this process among the workers of a run: `host:pid`."""
-    return f"{socket.gethostname()}:{os.getpid()}"
-
-
-def host_of(worker: str) -> str:
-    """The host of a worker, from its name."""
-    return worker.rpartition(":")[0]
 
 
 class Worker:

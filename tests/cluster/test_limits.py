@@ -6,9 +6,11 @@ What a run makes of a row that hangs the model, and shards that are too slow: te
 from __future__ import annotations
 
 import logging
+import os
 import time
 from pathlib import Path
 
+import psutil
 import pytest
 import ray
 from ray.data import DataContext
@@ -145,6 +147,26 @@ def test_actors_that_are_made_for_ever_end_the_pass(lake: Lake) -> None:
     with pytest.raises(RunFailed, match="no progress"):
         list(run_pass(lake.worker_spec(), lake.planned().table, [Attempt()] * 8))
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 30, "every CPU is free again")
+
+
+def test_nothing_goes_on_when_nobody_waits_for_it(lake: Lake, tmp_path: Path) -> None:
+    """Another command may have taken the run over meanwhile."""
+
+    def work(place: int) -> None:
+        (tmp_path / f"begun-{place}-{os.getpid()}").touch()
+        time.sleep(600)
+
+    steps = each_in_tasks(work, range(2), lake.ready().job, "work")
+    wait_until(lambda: next(steps) is None and any(tmp_path.glob("begun-*")), 60, "it has begun")
+    (pid,) = {int(path.name.rpartition("-")[2]) for path in tmp_path.glob("begun-*")} or {0}
+    steps.close()
+    wait_until(lambda: not psutil.pid_exists(pid), 30, "its process ends")
+
+
+def test_a_requirement_that_cannot_be_installed_is_said_by_its_key(lake: Lake) -> None:
+    spec = lake.ready(resources__runtime_env={"pip": ["/nowhere/none-1.0-py3-none-any.whl"]}).worker_spec()
+    with pytest.raises(JobError, match=r"^resources\.runtime_env\.pip: Ray cannot install it: "):
+        RayEngine().preflight(spec, samples(lake.planned()))
 
 
 def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> None:

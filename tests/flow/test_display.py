@@ -17,7 +17,7 @@ from nightjar.flows.pages.display import POLL_S, _Clock, _Watch, following
 from nightjar.flows.pages.wording import describe, duration
 from nightjar.inference.errors import Transient
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
-from nightjar.inference.ledger.holders import this_holder
+from nightjar.inference.ledger.holders import RETIRE, this_holder
 from nightjar.inference.ledger.lines import Doing, Opened, Planned
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.records import Counts, Receipt
@@ -183,6 +183,22 @@ def test_only_this_command_is_shown(lake: Lake, revision: int) -> None:
     watch.done.set()
     assert len(list(steps)) <= 2
     assert POLL_S <= 1
+
+
+def test_a_revision_that_is_left_is_shown_until_the_next_one_begins(lake: Lake) -> None:
+    """With --fresh, of a run that was stopped: a look at the ledger may come between the two."""
+    request = lake.ready().request()
+    stopped = writing(request, 1)
+    stopped.append([planned(2, 0)])
+    stopped.stop(release=True)
+    watch = _Watch(request)
+    steps = watch.steps()
+    assert next(steps)[1] is None
+    watch.flow_begins()
+    assert next(steps) == ("looking for input", None)
+    writing(request, 1, RETIRE).stop(release=True)
+    doing, progress = next(steps)
+    assert (doing, progress is not None) == ("looking for input", True)
 
 
 def test_a_ledger_of_before_begins_to_score_with_its_first_receipt() -> None:

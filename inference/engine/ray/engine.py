@@ -27,9 +27,9 @@ from nightjar.inference.engine.ray.warming import taken
 from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip
+from nightjar.inference.process import host_of
 from nightjar.inference.records import Event, Piece
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.attempts import host_of
 from nightjar.inference.scoring.child import WorkLost
 from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, Ready, observed, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
@@ -119,19 +119,20 @@ class RayEngine:
             running[task] = host
         merged, patience_s = Rescored(), spec.job.retry.shard_s + NO_EVENT * spec.job.retry.stall_s
         deadline = time.monotonic() + patience_s
-        while running:
-            ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
-            for task in ready:
-                try:
-                    merged.merge(_answer(next(task), f"a process that scored shards of {running[task]} again"))
-                except StopIteration:
-                    del running[task]
-                deadline = time.monotonic() + patience_s
-            if time.monotonic() > deadline:
-                for task in running:
-                    ray.cancel(task, force=True)
-                raise ClusterLost(f"rescore: no shard was scored again within {patience_s:g} s; is the cluster busy?")
-            yield None
+        with _ended(running):
+            while running:
+                ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+                for task in ready:
+                    try:
+                        merged.merge(_answer(next(task), f"a process that scored shards of {running[task]} again"))
+                    except StopIteration:
+                        del running[task]
+                    deadline = time.monotonic() + patience_s
+                if time.monotonic() > deadline:
+                    raise ClusterLost(
+                        f"rescore: no shard was scored again within {patience_s:g} s; is the cluster busy?"
+                    )
+                yield None
         yield merged
 
     def close(self) -> None:
@@ -149,26 +150,36 @@ def each_in_tasks(work: Callable[[T], R], given: Iterable[T], job: Job, called: 
     running, found = dict[Any, int](), dict[int, R]()
     done, room, patience_s = 0, max(1, int(total("CPU"))) * 2, NO_EVENT * job.retry.stall_s
     deadline = time.monotonic() + patience_s
-    while True:
-        for index, one in itertools.islice(waiting, room - len(running)):
-            running[remote.remote(shared, one)] = index
-        if not running:
-            return
-        ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
-        for task in ready:
-            found[running.pop(task)] = _answer(task, f"the {called}")
-            deadline = time.monotonic() + patience_s
-        while done in found:
-            yield found.pop(done)
-            done += 1
-        if time.monotonic() > deadline:
+    with _ended(running):
+        while True:
+            for index, one in itertools.islice(waiting, room - len(running)):
+                running[remote.remote(shared, one)] = index
+            if not running:
+                return
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+            for task in ready:
+                found[running.pop(task)] = _answer(task, f"the {called}")
+                deadline = time.monotonic() + patience_s
+            while done in found:
+                yield found.pop(done)
+                done += 1
+            if time.monotonic() > deadline:
+                raise ClusterLost(
+                    f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the "
+                    "cluster busy with others, or the storage away? Repeat the command: what is scored is kept"
+                )
+            yield None
+
+
+@contextmanager
+def _ended(running: Iterable[Any]) -> Iterator[None]:
+    """Cancel the tasks that are left at the end: nobody waits for them any more, and another run may have followed."""
+    try:
+        yield
+    finally:
+        if ray.is_initialized():  # else `cancel` would start a Ray
             for task in running:
                 ray.cancel(task, force=True)
-            raise ClusterLost(
-                f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the cluster "
-                "busy with others, or the storage away? Repeat the command: what is scored is kept"
-            )
-        yield None
 
 
 def _answer(task: Any, what: str) -> Any:
@@ -215,6 +226,8 @@ def _take(answers: Any, patience_s: float) -> Outcome | Ready | None:
         if isinstance(error.cause, JobError):
             raise JobError(clip(str(error.cause))) from error
         raise WorkLost(f"failed with {clip(str(error.cause))}", died=False) from error
+    except ray.exceptions.RuntimeEnvSetupError as error:
+        raise JobError(f"resources.runtime_env.pip: Ray cannot install it: {clip(str(error))}") from error
     except _LOST as error:
         raise WorkLost("ended its process (exit, signal or out of memory)", died=True) from error
     return found

@@ -18,9 +18,9 @@ from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.predictors import Preprocessor, StreamingScorer
+from nightjar.inference.process import this_worker
 from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started, Usage
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.prepared_batches import PACKED, Parcel
 from nightjar.inference.scoring.staged import AcceptingWorker
 from nightjar.inference.storage.lake import LakeStorage
@@ -145,14 +145,17 @@ def test_a_shard_is_scored_while_the_one_before_is_written_and_has_no_receipt_ye
 
 
 def test_one_thread_has_the_model_and_one_shard_at_a_time(lake: Lake) -> None:
-    """However many calls there are: what a framework sets may hold for one thread only."""
-    actor = Actor(lake.ready(), Doubling(lambda _: time.sleep(0.001)))
+    """However many calls there are: what a framework sets may hold for one thread only. Its time is divided."""
+    actor, began = Actor(lake.ready(), Doubling(lambda _: time.sleep(0.002))), time.monotonic()
     calls = [actor.call(index) for index in range(8)]
     assert [call.ended() for call in calls] == [["Started", "Receipt"]] * 8
     assert sorted(actor.scorer.begun) == list(range(8))
     assert actor.turns == [shard_of(lake, index) for index in actor.scorer.begun], "for what the model prints"
     assert len(actor.scorer.threads) == 1
     assert actor.scorer.most == 1
+    spent = [call.events[-1].spent for call in calls if isinstance(call.events[-1], Receipt)]
+    assert min(each.predict for each in spent) >= 0.002
+    assert sum(each.total for each in spent) <= time.monotonic() - began
 
 
 @pytest.mark.parametrize("index", [0, 1])

@@ -278,6 +278,12 @@ def test_if_no_place_can_be_read_the_model_is_loaded_and_the_first_reason_said(s
     assert list(preflight_steps(loaded, [])) == [Loaded("meta")]
 
 
+def test_without_a_place_there_is_nothing_to_try_accumulators_on(small: Lake) -> None:
+    (small.folder / "figures.py").write_text("class Sum:\n    def update(self, batch): ...\n")
+    small.write_job(accumulators={"sum": "figures:Sum"})
+    assert list(preflight_steps(worker(small, same), [])) == [Loaded("meta")]
+
+
 def test_a_device_that_is_lost_is_said_and_ends_preflight(small: Lake) -> None:
     assert tried(small, lost) == [
         Loaded("meta"),

@@ -12,9 +12,9 @@ import pytest
 from faults import FaultyStorage, pause
 from lazily import lazily
 from nightjar.inference.errors import ProcessSpoilt
+from nightjar.inference.process import this_worker
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
 from nightjar.inference.scoring.assignment import Assignment
-from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage

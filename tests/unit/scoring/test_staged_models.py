@@ -13,9 +13,9 @@ from nightjar.inference.errors import JobError, ProcessSpoilt
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import check_keys
+from nightjar.inference.process import this_worker
 from nightjar.inference.records import Event, Failed, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels
-from nightjar.inference.scoring.attempts import this_worker
 from nightjar.inference.scoring.prepared_batches import unpacked
 from nightjar.inference.scoring.staged import PreparingWorker
 from nightjar.inference.scoring.suspects import Attempt

@@ -29,11 +29,12 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import read_metrics
+from nightjar.inference.process import host_of, this_worker
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Seen, Shard, Started, Usage
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring import worker as working
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers
-from nightjar.inference.scoring.attempts import JoinedPieces, host_of, this_worker
+from nightjar.inference.scoring.attempts import JoinedPieces
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import Assembly, ShardWorker

@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import zipfile
+from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -343,6 +344,24 @@ def test_of_very_many_it_is_kept_that_there_are_more(root: Path, notes: Notes) -
     assert sentences(notes.all())[0].startswith("predict.py reads more than 50 files in /models, which is not part of")
     assert tuple(notes.news()) == notes.all()
     assert notes.news() == []
+
+
+def test_news_that_another_thread_has_taken_meanwhile_are_nobody_elses(
+    notes: Notes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As between two calls of an actor. Else one of them would fail, and the receipt that it has be lost."""
+    others: list[Seen] = []
+
+    class Shared(deque[Seen]):
+        def popleft(self) -> Seen:
+            if not others:
+                others.append(super().popleft())
+            return super().popleft()
+
+    monkeypatch.setattr(notes, "_unreported", Shared())
+    notes.add("network", "host:80", "predict.py:1")
+    assert notes.news() == []
+    assert tuple(others) == notes.all()
 
 
 def test_many_of_a_kind_hide_no_other(notes: Notes) -> None:
