@@ -15,7 +15,6 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import takewhile
 
 from nightjar.inference.errors import Damaged, Held, JobError, Missing
 from nightjar.inference.history.removal import PRUNE, Size, remove, size_of
@@ -36,7 +35,7 @@ from nightjar.inference.run import waiting
 from nightjar.inference.run.publishing import commit_tables
 from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
 from nightjar.inference.storage.local import remove_empty_folders
-from nightjar.inference.storage.protocol import Entry, Storage, is_local, join, read_control
+from nightjar.inference.storage.protocol import Entry, Storage, beginning, is_local, join, read_control
 
 _MAX_TRIES = 100
 _READERS = 16
@@ -287,8 +286,7 @@ def _has_begun(storage: Storage, run_uri: str) -> bool:
 
 def _identities(storage: Storage, uri: str) -> Iterator[Identity]:
     """What scored a revision; more than once if it was planned anew."""
-    first = join(uri, "identity-")
-    for entry in takewhile(lambda each: each.uri.startswith(first), storage.list(uri, after=first)):
+    for entry in beginning(storage, join(uri, "identity-")):
         with suppress(Missing):
             yield read_control(storage, entry.uri, read_identity, "what scored a run", "restore it")
 

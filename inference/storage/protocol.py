@@ -15,6 +15,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nightjar.inference.errors import Damaged, StorageError
@@ -201,6 +202,15 @@ def read_control(storage: Storage, uri: str, parse: Callable[[bytes], T], what: 
         raise Damaged(
             f"{uri}: not {what} that this version can read; it was damaged, or a newer version wrote it: {remedy}"
         ) from error
+
+
+def beginning(storage: Storage, prefix: str) -> Iterator[Entry]:
+    """List the objects whose URI begins with `prefix` and is longer, sorted. prefix: a folder, and how a name begins.
+
+    Nothing else of the folder is listed.
+    """
+    entries = storage.list(prefix.rpartition("/")[0], after=prefix)
+    return takewhile(lambda entry: entry.uri.startswith(prefix), entries)
 
 
 def numbered(storage: Storage, folder: str, ending: str, after: str = "") -> Iterator[int]:

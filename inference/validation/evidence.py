@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 
@@ -15,14 +14,12 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import newest_revision, revision_in, run_folder
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, beginning, join
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.gates import Baseline, Evidence, Found, GateResult, NightEvidence, evaluate
 from nightjar.inference.validation.gates.drift import DriftGate
 from nightjar.inference.validation.gates.rules import gates_of, input_gates
 from nightjar.inference.validation.manifest import Manifest, manifest_of, read_manifest, read_profile
-
-_MANIFEST = re.compile(r"manifest-\d{6,}\.json")
 
 
 def found(storage: Storage, job: Job, date: str, discovery: Discovery, rows: int | None = None) -> Found:
@@ -123,7 +120,8 @@ def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manif
     newest = newest_revision(storage, run_folder(output, run))
     if newest is None or newest.state.ended is None or newest.state.ended.outcome != VALIDATED:
         return None
-    file = max(entry.uri for entry in storage.list(newest.uri) if _MANIFEST.fullmatch(entry.uri.rpartition("/")[2]))
+    manifests = beginning(storage, join(newest.uri, "manifest-"))
+    file = max(entry.uri for entry in manifests if entry.uri.endswith(".json"))
     raw = storage.read(file)
     found = manifest_of(raw, file)
     if any(gate.verdict == "block" for gate in found.gates):

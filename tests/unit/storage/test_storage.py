@@ -22,7 +22,16 @@ from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageErr
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.local import storage_error
-from nightjar.inference.storage.protocol import Entry, Storage, is_local, join, local_version, same_version, untouched
+from nightjar.inference.storage.protocol import (
+    Entry,
+    Storage,
+    beginning,
+    is_local,
+    join,
+    local_version,
+    same_version,
+    untouched,
+)
 from nightjar.inference.storage.retrying import RetryingStorage
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"', "a\\b"]
@@ -129,6 +138,15 @@ def test_listing_is_sorted_by_whole_uri_at_any_depth(storage: LakeStorage, folde
     assert listed(storage, folder + "/") == sorted(names)
     for after in [*names, "a", "a/", "a/y", "", "zz", "a/y/zz"]:
         assert listed(storage, folder, join(folder, after)) == sorted(n for n in names if n > after), after
+
+
+def test_only_what_begins_alike_is_listed(storage: LakeStorage, folder: str) -> None:
+    """Sorted, at any depth, also in a folder whose name begins so."""
+    for name in ["a.json", "b-", "b-1.json", "b-1.json.torn", "b-10.json", "b-2/x", "b.json", "b0", "c/b-3.json"]:
+        storage.write(join(folder, name), b"1")
+    found = [entry.uri.removeprefix(folder + "/") for entry in beginning(storage, join(folder, "b-"))]
+    assert found == ["b-1.json", "b-1.json.torn", "b-10.json", "b-2/x"]
+    assert list(beginning(storage, join(folder, "d"))) == list(beginning(storage, join(folder, "not there", "b"))) == []
 
 
 def test_entries_tell_size_and_version(storage: LakeStorage, folder: str) -> None:
