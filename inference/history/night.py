@@ -273,7 +273,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
         nights = (*earlier, night_figures(date, progress.counts, metrics))
     compared = known(lambda: _compared(request, newest, date, manifest.profile if manifest else None)) or ()
     identity = known(lambda: identity_of_plan(storage, newest.uri, state))
-    read = RunReport(request, newest)
+    read = RunReport(request, newest, goes_on=found.line.standing.state == "running")
     gates = manifest.gates if manifest else _kept_gates(found.line)
     return Report(
         **{**as_line(found), "manifest": manifest, "gates": gates, "unread": tuple(dict.fromkeys(unread))},

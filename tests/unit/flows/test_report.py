@@ -200,14 +200,17 @@ def test_show_has_as_many_quarantined_rows_as_are_asked_for(
 def test_a_shard_without_a_result_is_nobodys_task_while_the_run_goes_on(
     lake: Lake, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """It is tried again by itself."""
+    """It is tried again by itself: `show` says so, and so does the report that `nightjar report` makes."""
     lake.ready()
     with writing(lake) as writer:
         writer.append([Failed(plan_in(writer, lake).ids()[0], 1, "InputCorrupt", "not Parquet")])
         app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
         assert "then     no result yet: the run goes on\n" in capsys.readouterr().out
+        assert [each.what_was_done for each in collect(lake.request()).incidents] == ["no result yet: the run goes on"]
     app(["show", str(lake.job_path), "2026-11-19"], standalone_mode=False)
     assert "then     no result: repeat the command once it is mended\n" in capsys.readouterr().out
+    (after,) = collect(lake.request()).incidents
+    assert after.what_was_done == "no result: repeat the command once it is mended"
 
 
 def test_a_quarantine_that_is_refused_is_a_line_of_the_table(lake: Lake) -> None:
