@@ -22,7 +22,6 @@ from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.history.joinkeys import keys_of, shown, whole
 from nightjar.inference.metrics.columns import nan_as_null, plain
 from nightjar.inference.metrics.keyhash import hashes
-from nightjar.inference.storage.local import storage_error
 from nightjar.inference.validation.evaluations import LabelsJoined
 
 BLOCK_ROWS = 1 << 20
@@ -262,8 +261,8 @@ def _on_disk(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        found = storage_error(error, str(folder))
-        raise StorageError(f"{found}; the environment variable TMPDIR names another place for it") from error
+        reason = error.strerror or error
+        raise StorageError(f"{folder}: {reason}; the environment variable TMPDIR names another place for it") from error
 
 
 def blocks(folder: Path, division: int) -> Iterator[pa.Table]:

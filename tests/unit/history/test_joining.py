@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 import resource
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
@@ -203,6 +204,19 @@ def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
             joined(tmp_path, night(range(10_000)), {"id": [1], "late": [1]})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+
+
+def test_a_full_disk_is_no_reason_to_choose_another_output(tmp_path: Path) -> None:
+    """Its advice is about temporary files."""
+
+    def rows() -> Iterator[pa.Table]:
+        (tmp_path / "rows/0").symlink_to("/dev/full")
+        yield pa.table({"": pa.array([b"1"], pa.large_binary())})
+
+    with pytest.raises(StorageError) as refused:
+        joins.divide(rows(), tmp_path / "rows", 1)
+    said = rf"{tmp_path}/rows: .*No space left on device; the environment variable TMPDIR names another place for it"
+    assert re.fullmatch(said, str(refused.value))
 
 
 def test_no_more_than_a_block_of_labels_is_in_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
