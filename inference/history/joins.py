@@ -66,7 +66,7 @@ class Join:
         """
         into = divisions(self.rows)
         mine, theirs = self.folder / "rows", self.folder / "labels"
-        divide((self._keyed(each, wanted) for each in night), mine, into)
+        divide((self._of_night(each, wanted) for each in night), mine, into)
         divide((self._of_file(*each, label) for each in labels), theirs, into)
         for index in range(into):
             said = blocks(theirs, index)
@@ -75,12 +75,12 @@ class Join:
             else:
                 self.counts.unmatched_labels += sum(each.num_rows for each in said)
 
-    def _keyed(self, rows: pa.Table, wanted: Sequence[str]) -> pa.Table:
-        keys = keys_of([rows[name] for name in self.key])
-        self.counts.rows += len(keys)
-        self.counts.keyless += keys.null_count
-        self._note(0, keys)
-        return pa.table([keys, *(plain(rows[name]) for name in wanted)], ["", *wanted])
+    def _of_night(self, rows: pa.Table, wanted: Sequence[str]) -> pa.Table:
+        found = _keyed(rows, self.key, wanted)
+        self.counts.rows += found.num_rows
+        self.counts.keyless += found.column(0).null_count
+        self._note(0, found.column(0))
+        return found
 
     def _of_file(self, file: str, labels: pa.Table, label: str) -> pa.Table:
         """Those that have a value, which NaN is not: key, label, file."""
@@ -93,7 +93,7 @@ class Join:
         self._note(1, found.column(0))
         return found
 
-    def _note(self, side: int, keys: pa.Array | pa.ChunkedArray) -> None:
+    def _note(self, side: int, keys: pa.ChunkedArray) -> None:
         if not self.some_key[side] and len(there := keys.drop_null()):
             self.some_key[side] = shown(there[0].as_py(), self.key)
 
@@ -186,8 +186,8 @@ class Pairing:
         """
         into = divisions(self.rows, self.size)
         one, other = self.folder / "before", self.folder / "now"
-        divide((self._keyed(each, wanted, self.before) for each in before), one, into)
-        divide((self._keyed(each, wanted, self.now) for each in now), other, into)
+        divide((self._of_run(each, wanted, self.before) for each in before), one, into)
+        divide((self._of_run(each, wanted, self.now) for each in now), other, into)
         for index in range(into):
             keys, (before_rows, now_rows) = _counted(blocks(one, index), blocks(other, index))
             self.before.count(before_rows, now_rows)
@@ -196,12 +196,17 @@ class Pairing:
             if len(paired):
                 yield Pairs(paired, *(_aligned(blocks(folder, index), paired) for folder in (one, other)))
 
-    def _keyed(self, rows: pa.Table, wanted: Sequence[str], side: RunRows) -> pa.Table:
-        keys = keys_of([rows[name] for name in self.key])
+    def _of_run(self, rows: pa.Table, wanted: Sequence[str], side: RunRows) -> pa.Table:
+        found = _keyed(rows, self.key, wanted)
+        keys = found.column(0)
         side.rows += len(keys)
         side.keyless += keys.null_count
-        found = pa.table([keys, *(plain(rows[name]) for name in wanted)], ["", *wanted])
         return found.filter(keys.is_valid()) if keys.null_count else found
+
+
+def _keyed(rows: pa.Table, key: Sequence[str], wanted: Sequence[str]) -> pa.Table:
+    """The key of each row, as of `keys_of`, in a column without a name; and the wanted columns."""
+    return pa.table([keys_of([rows[name] for name in key]), *(plain(rows[name]) for name in wanted)], ["", *wanted])
 
 
 def _counted(*runs: Iterator[pa.Table]) -> tuple[pa.Array, np.ndarray]:
