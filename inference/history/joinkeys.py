@@ -20,7 +20,7 @@ from nightjar.inference.metrics.columns import plain, plain_type
 _ALIKE = {"whole number", "text"}
 """The kinds that join with each other."""
 
-_BYTES = (is_.is_binary, is_.is_large_binary, is_.is_binary_view, is_.is_fixed_size_binary)
+_BYTES = (is_.is_binary, is_.is_large_binary, is_.is_fixed_size_binary)
 """Whether a type is one of bytes; UUIDs are, too."""
 
 _DECLARED = {"text": "string", "date": "date32", "bool": "bool"}
