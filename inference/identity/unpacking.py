@@ -214,7 +214,7 @@ def _link(key: str, file: File, cache: Path, storage: Storage | None) -> Linked:
     with _locked(cache / f"{file.sha256}.lock"):
         stamp = _verified(path, file, cache)
         if stamp is None and not local and storage is not None:
-            stamp = _fetch(storage, file, path, cache)
+            stamp = _fetch(key, storage, file, path, cache)
     if stamp is None:
         raise _changed(key, file)
     # Each new or removed link to a file changes its status-change time, also one of another program's.
@@ -247,20 +247,20 @@ def _mark(path: Path, stamp: Stamp, file: File, cache: Path) -> Path:
     return cache / "verified" / hashlib.sha256(repr((str(path), stamp, file.sha256)).encode()).hexdigest()
 
 
-def _fetch(storage: Storage, file: File, path: Path, cache: Path) -> Stamp:
+def _fetch(key: str, storage: Storage, file: File, path: Path, cache: Path) -> Stamp:
     """Fetch a file; it appears whole. Call this under the lock: then a partial file is a dead process's."""
     partial = path.with_name(f".partial-{path.name}")
     path.parent.mkdir(parents=True, exist_ok=True)
     partial.unlink(missing_ok=True)
     try:
         if _fetched(storage, file, partial) != file.sha256:
-            raise _changed("model.path", file)
+            raise _changed(key, file)
         partial.replace(path)
         stamp = _stamp(path)
         _remember(path, stamp, file, cache)
         return stamp
     except Missing as error:
-        raise _changed("model.path", file) from error
+        raise _changed(key, file) from error
     finally:
         partial.unlink(missing_ok=True)
 

@@ -22,8 +22,8 @@ import faults
 from faults import FaultyStorage
 from nightjar.inference.errors import JobError, Missing, ModelChanged, RunFailed, StorageError
 from nightjar.inference.identity import snapshots
-from nightjar.inference.identity.snapshots import keep, read_kept, take, take_model, verify
-from nightjar.inference.identity.unpacking import place_code, place_model
+from nightjar.inference.identity.snapshots import File, keep, read_kept, take, take_model, verify
+from nightjar.inference.identity.unpacking import fetched, place_code, place_model
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -257,6 +257,20 @@ def test_a_model_that_changed_is_not_left_in_the_cache(tmp_path: Path) -> None:
     with pytest.raises(JobError, match="changed after the run began"):
         place_model(bucket, taken, tmp_path / "cache", "s3://b/m.pt2")
     assert [path for path in (tmp_path / "cache" / "models").rglob("*") if path.is_file()] == []
+
+
+def remote(tmp_path: Path, name: str, content: str) -> File:
+    """A file of a bucket, as a night lists what it needs."""
+    write(tmp_path / "bucket", {name: content})
+    return File("", len(content), hashlib.sha256(content.encode()).hexdigest(), f"s3://b/{name}")
+
+
+def test_a_file_that_changed_is_said_by_the_key_that_needs_it(tmp_path: Path) -> None:
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    needed = remote(tmp_path, "index", "abc")
+    remote(tmp_path, "index", "other")
+    with pytest.raises(JobError, match=r"^reuse: s3://b/index changed after the run began"):
+        fetched("reuse", bucket, needed, tmp_path / "cache")
 
 
 def test_what_a_killed_download_left_is_replaced(tmp_path: Path) -> None:
