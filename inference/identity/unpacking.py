@@ -102,10 +102,14 @@ def fetched(key: str, storage: Storage, file: File, cache: Path) -> Path:
     cache = cache / key
     with _room_in(cache, key):
         cache.mkdir(parents=True, exist_ok=True)
-        for old in (cache / "models").glob("*"):
+        for old in (*cache.glob("models/*"), *cache.glob("verified/*")):
             with suppress(FileNotFoundError):  # another process removes it
-                if time.time() - old.stat().st_mtime > _FETCHED_S:
+                if time.time() - old.stat().st_mtime <= _FETCHED_S:
+                    continue
+                if old.is_dir():
                     shutil.rmtree(old, ignore_errors=True)
+                else:
+                    old.unlink()
         return Path(_link(key, file, cache, storage).source)
 
 

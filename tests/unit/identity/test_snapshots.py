@@ -273,6 +273,20 @@ def test_a_file_that_changed_is_said_by_the_key_that_needs_it(tmp_path: Path) ->
         fetched("reuse", bucket, needed, tmp_path / "cache")
 
 
+def test_what_a_night_fetched_is_removed_a_day_later(tmp_path: Path) -> None:
+    """And that it was verified: of each night there would be files for ever."""
+    bucket: Any = Bucket(str(tmp_path / "bucket"))
+    first, second, third = (remote(tmp_path, name, name) for name in ("first", "second", "third"))
+    cache, two_days_ago = tmp_path / "cache/reuse", time.time() - 2 * 86400
+    old = fetched("reuse", bucket, first, tmp_path / "cache")
+    for each in (old.parent, *cache.glob("verified/*")):
+        os.utime(each, (two_days_ago, two_days_ago))
+    for file in (second, third):
+        assert fetched("reuse", bucket, file, tmp_path / "cache").read_text() == file.source.removeprefix("s3://b/")
+    assert {each.name for each in cache.glob("models/*")} == {second.sha256, third.sha256}
+    assert len([*cache.glob("verified/*")]) == 2
+
+
 def test_what_a_killed_download_left_is_replaced(tmp_path: Path) -> None:
     write(tmp_path / "bucket", {"m.pt2": "abc"})
     bucket: Any = Bucket(str(tmp_path / "bucket"))
