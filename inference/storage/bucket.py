@@ -21,7 +21,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.protocol import ANYBODY, Entry, Names
-from nightjar.inference.storage.retrying import PART, RetryPolicy, opened, settling
+from nightjar.inference.storage.retrying import PART, RetryPolicy, current_on_retry, opened, settling
 
 if TYPE_CHECKING:
     from obstore import ObjectMeta
@@ -163,7 +163,7 @@ class BucketStorage:
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         prefix = folder.rstrip("/") + "/"
         if self._lists_sorted:
-            return self._policy.listing(lambda last: self._entries(prefix, last), after)
+            return self._policy.listing(lambda last: self._entries(prefix, last), after, current_on_retry())
         entries = self._retried(prefix, lambda: list(self._entries(prefix, after)))
         return iter(sorted(entries, key=lambda entry: entry.uri))
 

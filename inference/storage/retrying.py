@@ -79,15 +79,13 @@ class RetryPolicy:
         """Seconds to wait, jittered so that actors that failed together do not retry together."""
         return min(self.backoff_s * 2.0 ** min(failures - 1, 30), _LONGEST_BACKOFF_S) * random.uniform(0.5, 1.0)
 
-    def listing(
-        self, begin: Callable[[str], Iterator[Entry]], after: str, on_retry: OnRetry | None = None
-    ) -> Iterator[Entry]:
+    def listing(self, begin: Callable[[str], Iterator[Entry]], after: str, on_retry: OnRetry) -> Iterator[Entry]:
         """Yield a sorted listing that begins after `after`; after an error it continues behind the last entry yielded.
 
-        The policy applies to each entry: after an entry has come, the next error counts as the first.
+        The policy applies to each entry: after an entry has come, the next error counts as the first. on_retry: given
+        by the caller, because the entries are asked for when the call that began the listing is over.
         """
         entries: Iterator[Entry] | None = None
-        on_retry = on_retry or current_on_retry()
 
         def following() -> Entry | None:
             nonlocal entries

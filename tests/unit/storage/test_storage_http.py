@@ -29,7 +29,8 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.credentials import StorageSettings
+from nightjar.inference.storage.bucket import BucketStorage
+from nightjar.inference.storage.credentials import Keys, StorageSettings
 from nightjar.inference.storage.lake import LakeStorage, probe_conditional_writes
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -215,6 +216,18 @@ def test_an_answer_cut_short_is_asked_for_again(
     counting = RetryingStorage(storage, attempts=1)
     rule = proxy.on(cut_short, "GET", times=2)
     assert OPERATIONS[name].call(counting, filled) == OPERATIONS[name].expected
+    assert (rule.hits, counting.retries) == (2, 2)
+
+
+def test_a_sorted_listing_cut_short_goes_on_and_is_counted(
+    storage: LakeStorage, proxy: FaultProxy, filled: str, bucket: str
+) -> None:
+    """As of AWS and GCS, whose listings are read while they are used."""
+    sorts = BucketStorage(bucket, storage.settings, Keys(storage.settings, bucket))
+    sorts._lists_sorted = True
+    counting = RetryingStorage(sorts, attempts=1)
+    rule = proxy.on(cut_short, "GET", times=2)
+    assert OPERATIONS["list"].call(counting, filled) == OPERATIONS["list"].expected
     assert (rule.hits, counting.retries) == (2, 2)
 
 
