@@ -6,6 +6,7 @@ Any]`.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
@@ -59,6 +60,16 @@ def of_json(record: type[T], found: Any) -> T:
     kind: Any = record
     made: T = _adapter(kind).validate_python(found)
     return made
+
+
+def to_bytes(record: Any, indent: int | None = None) -> bytes:
+    """The record as the content of a JSON file. indent: as of `json.dumps`."""
+    return json.dumps(to_json(record), indent=indent).encode()
+
+
+def of_bytes(record: type[T], content: bytes) -> T:
+    """The inverse of `to_bytes`; as `of_json`, also of content that is not JSON."""
+    return of_json(record, json.loads(content))
 
 
 @cache

@@ -15,12 +15,14 @@ from collections.abc import Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 from nightjar.inference.errors import Damaged, Held, JobError, Missing
 from nightjar.inference.history.removal import PRUNE, Size, remove, size_of
-from nightjar.inference.identity.identity import Identity, read_identity
+from nightjar.inference.identity.identity import Identity
 from nightjar.inference.job.checks import BASELINE, DriftCheck
 from nightjar.inference.job.sections import MOST_NIGHTS
+from nightjar.inference.jsonform import of_bytes
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import check_free
 from nightjar.inference.ledger.holders import this_holder
@@ -288,7 +290,7 @@ def _identities(storage: Storage, uri: str) -> Iterator[Identity]:
     """What scored a revision; more than once if it was planned anew."""
     for entry in beginning(storage, join(uri, "identity-")):
         with suppress(Missing):
-            yield read_control(storage, entry.uri, read_identity, "what scored a run", "restore it")
+            yield read_control(storage, entry.uri, partial(of_bytes, Identity), "what scored a run", "restore it")
 
 
 def _remove_empty_dates(storage: Storage, output: str, now: Snapshot) -> None:

@@ -24,7 +24,7 @@ from nightjar.inference.identity.snapshots import NOTHING, Snapshot, names, take
 from nightjar.inference.input.sources.protocol import binding
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs, row_keys_of, scoring_keys
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import to_json
 from nightjar.inference.predictors import model_columns
 from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.storage.protocol import Storage
@@ -104,7 +104,7 @@ class Identity:
         return hashlib.sha256(text.encode()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """As JSON."""
+        """As JSON, of which `jsonform.of_bytes` is the inverse."""
         return json.dumps({**to_json(self), "fingerprint": self.fingerprint}, indent=1).encode()
 
 
@@ -254,8 +254,3 @@ def row_identities(job: Job, scoring: ScoringSet, schema: pa.Schema) -> dict[str
         content = [_SCORING_VERSION, row_keys_of(each), taken.digest, code, columns]
         found[each.model.name] = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
     return found
-
-
-def read_identity(content: bytes) -> Identity:
-    """The inverse of `to_bytes`, for comparing."""
-    return of_json(Identity, json.loads(content))

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from nightjar.inference.errors import NightjarError
+from nightjar.inference.jsonform import of_bytes, to_bytes
 from nightjar.inference.logs.keeping import Book, Masks, Position, keep, marker
 from nightjar.inference.logs.printed import NOTE, Line, write
 from nightjar.inference.privatefiles import is_own, private_folder
@@ -113,7 +114,7 @@ class Capture:
         if self._note is not None:
             new = self._note.with_suffix(".new")
             with suppress(OSError):
-                new.write_bytes(book.to_bytes())
+                new.write_bytes(to_bytes(book))
                 new.replace(self._note)
 
 
@@ -132,7 +133,7 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> N
         try:
             if path.lstat().st_uid != os.getuid():
                 continue  # the folder may have been open to others, and another user's note could name any file
-            book = Book.from_bytes(path.read_bytes())
+            book = of_bytes(Book, path.read_bytes())
             keep(storage, revision, book, masks, final=True)
             path.unlink()
             for file in map(Path, book.files):

@@ -6,7 +6,6 @@ Which shard a line belongs to is said in the files themselves: a worker writes a
 from __future__ import annotations
 
 import base64
-import json
 import os
 import re
 import time
@@ -17,7 +16,6 @@ from pathlib import Path
 from typing import BinaryIO
 from urllib.parse import quote
 
-from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.logs.printed import NOTE, STREAMS, Line, write
 from nightjar.inference.messages import HIDDEN, SHORTEST
 from nightjar.inference.records import Started
@@ -57,13 +55,6 @@ class Book:
     epoch: int
     files: tuple[str, str]
     kept: tuple[Position, Position]
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(to_json(self)).encode()
-
-    @classmethod
-    def from_bytes(cls, raw: bytes) -> Book:
-        return of_json(cls, json.loads(raw))
 
     @property
     def is_complete(self) -> bool:

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import shutil
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import of_bytes, to_bytes
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
@@ -36,7 +35,7 @@ def claim_output(storage: Storage, output: str, name: str) -> None:
     """
     try:
         with naming_output(output):
-            storage.create(_uri(output), json.dumps(to_json(Owner(name, utc()))).encode())
+            storage.create(_uri(output), to_bytes(Owner(name, utc())))
     except AlreadyExists:
         check_owner(storage, output, name)
 
@@ -52,7 +51,7 @@ def check_owner(storage: Storage, output: str, name: str) -> str | None:
     """
     uri = _uri(output)
     try:
-        owner = of_json(Owner, json.loads(storage.read(uri))).job
+        owner = of_bytes(Owner, storage.read(uri)).job
     except Missing:
         return None
     except (ValueError, TypeError, LookupError, AttributeError):

@@ -15,7 +15,6 @@ together with its part, and neither the ledger nor a snapshot knows it.
 from __future__ import annotations
 
 import base64
-import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
@@ -33,7 +32,7 @@ from nightjar.inference.errors import AuditFailed
 from nightjar.inference.input.sources.protocol import unbound
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import of_bytes, to_bytes
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.records import Part
 from nightjar.inference.storage.protocol import Storage, join
@@ -162,7 +161,7 @@ def write_data(
 
 
 def _sidecar(data: pa.Buffer | bytes) -> bytes:
-    return json.dumps(to_json(Sidecar(len(data), checksum(data)))).encode()
+    return to_bytes(Sidecar(len(data), checksum(data)))
 
 
 def read_sidecar(storage: Storage, revision: str, name: str, named: bytes) -> bytes:
@@ -171,7 +170,7 @@ def read_sidecar(storage: Storage, revision: str, name: str, named: bytes) -> by
     Raises:
         AuditFailed: It is not the file that was written.
     """
-    written = of_json(Sidecar, json.loads(named))
+    written = of_bytes(Sidecar, named)
     found = read_part(storage, join(revision, name), written.size)
     expect(f"bytes of {name}", len(found), written.size)
     expect(f"checksum of {name}", checksum(found), written.checksum)

@@ -7,14 +7,14 @@ manifest, then tries that number alone: whoever continues after a crash finds ou
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nightjar.inference.errors import AlreadyExists, Held, JobError, Missing
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import of_bytes, to_bytes
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
@@ -118,11 +118,7 @@ def snapshots(storage: Storage, output: str, wanted: Sequence[int]) -> Iterator[
 
 
 def _read(storage: Storage, output: str, number: int) -> Snapshot:
-    return read_control(storage, uri_of(output, number), _decode, "a publication", _WITHOUT)
-
-
-def _decode(raw: bytes) -> Snapshot:
-    return of_json(Snapshot, json.loads(raw))
+    return read_control(storage, uri_of(output, number), partial(of_bytes, Snapshot), "a publication", _WITHOUT)
 
 
 def add(storage: Storage, output: str, number: int, runs: dict[str, Published], origin: Origin) -> Snapshot:
@@ -132,7 +128,7 @@ def add(storage: Storage, output: str, number: int, runs: dict[str, Published], 
     """
     new = Snapshot(number, runs, utc(), str(origin), origin)
     try:
-        storage.create(uri_of(output, number), json.dumps(to_json(new), indent=1).encode())
+        storage.create(uri_of(output, number), to_bytes(new, indent=1))
     except AlreadyExists:
         return snapshot(storage, output, number)
     return new

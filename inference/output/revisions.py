@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import islice
 
 import pyarrow as pa
 
 from nightjar.inference.errors import AlreadyExists, Damaged, Fenced, JobError, Missing
-from nightjar.inference.identity.identity import Identity, read_identity
+from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import of_bytes, to_bytes
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import Ledger, State, replay
@@ -127,7 +127,7 @@ def read_revision(storage: Storage, run_uri: str, number: int) -> Revision:
         success = read_control(
             storage,
             join(uri, "_SUCCESS"),
-            lambda raw: of_json(Success, json.loads(raw)),
+            partial(of_bytes, Success),
             "the end of a revision",
             "delete it, and `nightjar run JOB` of this night writes it again",
         )
@@ -156,7 +156,7 @@ def run_and_number(name: str) -> tuple[str, int]:
 
 def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> None:
     """Write `_SUCCESS`, the last file of a revision."""
-    content = json.dumps(to_json(Success(number, manifest))).encode()
+    content = to_bytes(Success(number, manifest))
     # A command that continued after a crash wrote the same content.
     with suppress(AlreadyExists):
         writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
@@ -181,7 +181,8 @@ def identity_of_plan(storage: Storage, uri: str, state: State) -> Identity | Non
     if state.planned is None or not state.planned.identity:
         return None
     remedy = "restore it, or score the run anew with --fresh; `nightjar replay … --live` does without it"
-    return read_control(storage, join(uri, state.planned.identity), read_identity, "what scored a run", remedy)
+    file = join(uri, state.planned.identity)
+    return read_control(storage, file, partial(of_bytes, Identity), "what scored a run", remedy)
 
 
 def planned_by(revision: Revision | None) -> str:

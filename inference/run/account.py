@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from nightjar.inference.errors import AlreadyExists, Missing
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.jsonform import SELDOM, of_bytes, to_bytes
 from nightjar.inference.output.revisions import Revision
 from nightjar.inference.records import Spent, as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
@@ -115,7 +115,7 @@ def workers_cost(job: Job, made: Account | None, rows: int) -> WorkersCost | Non
 def keep(storage: Storage, revision: str, epoch: int, made: Account) -> None:
     """Keep the account of the command that had this epoch, beside what it made."""
     with suppress(AlreadyExists):  # a create that was sent again
-        storage.create(join(revision, _FORM.format(epoch=epoch)), json.dumps(to_json(made)).encode())
+        storage.create(join(revision, _FORM.format(epoch=epoch)), to_bytes(made))
 
 
 def kept(storage: Storage, newest: Revision) -> Account | None:
@@ -129,6 +129,6 @@ def kept(storage: Storage, newest: Revision) -> Account | None:
         return None
     file = join(newest.uri, _FORM.format(epoch=epochs[-1]))
     try:
-        return read_control(storage, file, lambda raw: of_json(Account, json.loads(raw)), "an account", "delete it")
+        return read_control(storage, file, partial(of_bytes, Account), "an account", "delete it")
     except Missing:
         return None

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import datetime as dt
-import json
 import os
 import re
 import uuid
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,7 +23,7 @@ from nightjar.inference.job.locations import fill, is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.job.times import Days, given_time, is_day, parsed
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import of_bytes, to_bytes
 from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import run_folder
@@ -288,7 +288,7 @@ def begun(storage: Storage, run_uri: str) -> Begun:
     return read_control(
         storage,
         join(run_uri, "run.json"),
-        lambda raw: of_json(Begun, json.loads(raw)),
+        partial(of_bytes, Begun),
         "the beginning of a run",
         "delete it, and run this night again with the --date and the --limit that it had: that writes it again",
     )
@@ -303,7 +303,7 @@ def record_run(request: RunRequest) -> None:
     uri = join(request.run_uri, "run.json")
     try:
         record = Begun(run_id=request.run_id, date=request.date, limit=request.limit)
-        request.storage.create(uri, json.dumps(to_json(record)).encode())
+        request.storage.create(uri, to_bytes(record))
     except AlreadyExists:
         check_same_run(request)
 

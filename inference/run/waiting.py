@@ -24,7 +24,7 @@ from nightjar.inference.input.files import matching_files
 from nightjar.inference.input.listing import input_folder, there
 from nightjar.inference.job.input import Wait
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import of_json, to_json
+from nightjar.inference.jsonform import of_bytes, of_json, to_bytes
 from nightjar.inference.ledger.endings import Ended, of_error, utc
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead, this_holder
@@ -191,7 +191,7 @@ def keeping(request: RunRequest) -> Iterator[Callable[[str], None]]:
         with suppress(StorageError, JobError):
             request.check_owner()
             told = Waits(request.job.name, sentence, holder, utc())
-            request.storage.write(uri, json.dumps(to_json(told)).encode())
+            request.storage.write(uri, to_bytes(told))
             kept = True
 
     try:
@@ -209,7 +209,7 @@ def waits(request: RunRequest, after: str = "") -> Waits | None:
     after: ignore a wait that began before this time, in UTC, as ISO 8601.
     """
     try:
-        found = of_json(Waits, json.loads(request.storage.read(join(request.run_uri, _WAITS))))
+        found = of_bytes(Waits, request.storage.read(join(request.run_uri, _WAITS)))
     except (Missing, ValueError, LookupError, TypeError, AttributeError):
         return None  # a damaged file is ignored
     mine = found.job == request.job.name and found.holder.at >= after

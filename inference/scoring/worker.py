@@ -7,7 +7,6 @@ error that can be caught becomes a `Failed` event, and the worker goes on to the
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping, Sequence
@@ -22,7 +21,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import Fenced
 from nightjar.inference.input.sources.rows import selected, taken
-from nightjar.inference.jsonform import to_json
+from nightjar.inference.jsonform import to_bytes
 from nightjar.inference.ledger.ledger import Ledger
 from nightjar.inference.metrics.profile import drawn, profiled
 from nightjar.inference.metrics.states import Metrics
@@ -116,7 +115,7 @@ class Assembly:
         taken = [int((each.part != NOWHERE).sum()) for each in self.keys]
         if reuse is None or reuse.index is None or not any(taken):
             return {}
-        return {REUSED_KEY: json.dumps(to_json(ReusedRows(reuse.source, tuple(taken), reuse.index.parts))).encode()}
+        return {REUSED_KEY: to_bytes(ReusedRows(reuse.source, tuple(taken), reuse.index.parts))}
 
     def metrics(self) -> Metrics:
         """The states of the rows that are written."""

@@ -5,12 +5,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from nightjar.inference.errors import AlreadyExists, StorageError
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.jsonform import SELDOM, of_bytes, to_bytes
 from nightjar.inference.metrics.figures import Evaluation, Figures, SliceFigures
 from nightjar.inference.output.revisions import revision_in
 from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
@@ -78,7 +78,7 @@ def keep(storage: Storage, revision: str, made: LateEvaluation) -> LateEvaluatio
         number += 1
         numbered_ = replace(made, number=number)
         try:
-            storage.create(_uri(revision, number), json.dumps(to_json(numbered_), indent=1).encode())
+            storage.create(_uri(revision, number), to_bytes(numbered_, indent=1))
         except AlreadyExists:
             continue  # another command keeps one at the same time
         return numbered_
@@ -123,7 +123,7 @@ def _read(storage: Storage, revision: str, number: int) -> LateEvaluation:
     return read_control(
         storage,
         _uri(revision, number),
-        lambda raw: of_json(LateEvaluation, json.loads(raw)),
+        partial(of_bytes, LateEvaluation),
         "an evaluation",
         "delete it, and `nightjar evaluate JOB` makes another one",
     )

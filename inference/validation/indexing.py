@@ -8,7 +8,6 @@ is there once, for the first of them.
 from __future__ import annotations
 
 import hashlib
-import json
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,7 +21,7 @@ import pyarrow.compute as pc
 from nightjar.inference.errors import AuditFailed
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
-from nightjar.inference.jsonform import of_json
+from nightjar.inference.jsonform import of_bytes
 from nightjar.inference.messages import clip
 from nightjar.inference.output.parts import KEYS_KEY, DataPart, keys_name, read_data, read_sidecar
 from nightjar.inference.output.revisions import uri_named
@@ -92,7 +91,7 @@ class BlockKeys:
             return
         keys = keys_from_bytes(read_sidecar(storage, revision, keys_name(part.name), part.footer[KEYS_KEY]))
         if not line["adopted_from"] and REUSED_KEY in part.footer:
-            said = of_json(ReusedRows, json.loads(part.footer[REUSED_KEY]))
+            said = of_bytes(ReusedRows, part.footer[REUSED_KEY])
             prove_reused(storage, self._job, part, keys, said.source, self._list_of_parts(storage, said))
         for found, each in zip(self._found, keys, strict=True):
             found.append(_entries(each, place))

@@ -4,7 +4,6 @@ the name of the list of shards.
 
 from __future__ import annotations
 
-import json
 import platform
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,7 +15,7 @@ from nightjar.inference.errors import Damaged, JobError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.identity.packages import added, installed_packages
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import SELDOM, of_json, to_json
+from nightjar.inference.jsonform import SELDOM, of_bytes, to_bytes
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Published
@@ -122,7 +121,7 @@ def manifest_of(raw: bytes, file: str) -> Manifest:
         JobError: This version cannot read it.
     """
     try:
-        return of_json(Manifest, json.loads(raw))
+        return of_bytes(Manifest, raw)
     except (ValueError, LookupError, TypeError, AttributeError) as error:
         raise JobError(f"{file}: not a manifest that this version can read") from error
 
@@ -216,6 +215,6 @@ def write_manifest(
         failed_attempts=sum(len(failures) for failures in writer.state.failures.values()),
         validated_at=utc(),
     )
-    made = kept(f"manifest-{epoch:06d}.json", json.dumps(to_json(manifest), indent=1).encode())
+    made = kept(f"manifest-{epoch:06d}.json", to_bytes(manifest, indent=1))
     folder = f"runs/{run_id}/r{revision}"
     return Published(revision, f"{folder}/{made.file}", made.checksum, date), f"{folder}/{shards.file}"

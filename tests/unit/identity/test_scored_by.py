@@ -16,11 +16,12 @@ import pytest
 from nightjar.flows.pages.estimate import described
 from nightjar.inference.errors import Damaged, JobError
 from nightjar.inference.identity.differences import differences
-from nightjar.inference.identity.identity import ScoringSet, fix, identify, read_identity
+from nightjar.inference.identity.identity import Identity, ScoringSet, fix, identify
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
+from nightjar.inference.jsonform import of_bytes
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output.revisions import identity_of_plan
@@ -225,8 +226,8 @@ def test_the_order_of_options_is_part_of_what_scores(make_job: MakeJob, one: dic
 
     first, second = (identify(make_job(model={"options": each}), fixed(), COLUMNS) for each in (one, turned(one)))
     assert first.fingerprint != second.fingerprint
-    assert differences(read_identity(second.to_bytes()), second) == []
-    (said,) = differences(read_identity(first.to_bytes()), second)
+    assert differences(of_bytes(Identity, second.to_bytes()), second) == []
+    (said,) = differences(of_bytes(Identity, first.to_bytes()), second)
     assert re.fullmatch(r"model\.options(\.w)? (has another order|changed) in the job", said)
 
 
@@ -235,13 +236,13 @@ def test_what_differs_is_named(make_job: MakeJob) -> None:
     files = {"mine.py": "'vocab.json', 'old.txt', 'new.txt'", "prep.py": "", "vocab.json": "1", "old.txt": ""}
     job = make_job(files=files, model={"options": {"day": dt.date(2026, 1, 2)}})
     before = identify(job, fix(STORAGE, job), COLUMNS)
-    assert differences(read_identity(before.to_bytes()), before) == []
+    assert differences(of_bytes(Identity, before.to_bytes()), before) == []
     (Path(job.folder) / "old.txt").unlink()
     write(Path(job.folder), {"vocab.json": "2", "new.txt": ""})
     options = {"day": dt.date(2026, 1, 3), "by": {"x": 1}}
     changed = make_job(files={}, model={"options": options}, carry=["id"])
     now = identify(changed, fix(STORAGE, changed), COLUMNS)
-    assert differences(read_identity(before.to_bytes()), now) == [
+    assert differences(of_bytes(Identity, before.to_bytes()), now) == [
         "new.txt is new",
         "old.txt is gone",
         "vocab.json changed",

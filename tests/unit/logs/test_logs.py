@@ -22,6 +22,7 @@ from nightjar.flows.cli import tables
 from nightjar.flows.cli.looking import logs as logs_command
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.history.run_tables import RunReport
+from nightjar.inference.jsonform import to_bytes
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Planned
@@ -347,7 +348,7 @@ def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes:
     (tmp_path / "secret").write_text("theirs\n")
     book = Book("host:1", 1, (str(tmp_path / "secret"), str(tmp_path / "secret")), BEGIN)
     note = Path(f"{capture._beginning(revision)}2-foreign.json")
-    note.write_bytes(book.to_bytes())
+    note.write_bytes(to_bytes(book))
     if os.getuid() != 0:
         pytest.skip("only root can give a file to another user")
     os.chown(note, 65534, 65534)
