@@ -43,27 +43,17 @@ from nightjar.inference.output.rowindex import (
 )
 from nightjar.inference.scoring.neighbours import differences
 from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.validation.sorted_runs import Each, counts_of, edges, ranges, read_range
+from nightjar.inference.validation.sorted_runs import Each, SortedRun, counts_of, ranges
 
 _RUNS = "keyruns"
 """The folder of the sorted files of blocks, while the index is made."""
 
 
 @dataclass(frozen=True, slots=True)
-class KeyRun:
-    """A file of the keys of one block of shards, sorted. model: its place in the job. first: the block's first shard.
-    counts: as of `counts_of`. The parts in it are counted from the block's first.
-    """
+class KeyRun(SortedRun):
+    """Entries of an index, whose parts are counted from the block's first. model: its place in the job."""
 
     model: int
-    name: str
-    first: str
-    counts: bytes
-
-    @property
-    def rows(self) -> int:
-        """The number of its keys."""
-        return int(edges(self.counts)[-1])
 
 
 class BlockKeys:
@@ -118,7 +108,7 @@ class BlockKeys:
         entries = _sorted(self._found[model])
         name = f"{_RUNS}/{self._named.hexdigest()[:32]}-{model}"
         storage.write(join(revision, name), entries.tobytes())
-        return KeyRun(model, name, self._first, counts_of(entries["high"]))
+        return KeyRun(name, self._first, counts_of(entries["high"]), model)
 
 
 def _entries(keys: RowKeys, part: int) -> npt.NDArray[Any]:
@@ -180,7 +170,7 @@ def _merged(
     low, high = buckets
     found = []
     for run, base in zip(runs, bases, strict=True):
-        entries = read_range(storage, join(revision, run.name), run.counts, buckets, ENTRY)
+        entries = run.read(storage, revision, buckets, ENTRY)
         entries["part"] += base
         found.append(entries)
     content = entries_to_bytes(_sorted(found))

@@ -7,6 +7,7 @@ are compared in bounded memory: `RANGE_ROWS` at a time, of a night of more than 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ import numpy.typing as npt
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.output.rowindex import BUCKETS
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, join
 
 RANGE_ROWS = 1 << 22
 """The most keys that a thread or task compares at a time."""
@@ -32,25 +33,40 @@ def counts_of(keys: npt.NDArray[np.uint64]) -> bytes:
     return np.bincount(buckets, minlength=BUCKETS).astype(np.uint32).tobytes()
 
 
-def edges(counts: bytes) -> npt.NDArray[np.int64]:
-    """Where each bucket begins, and the last one ends. counts: as `counts_of` gives them."""
-    return np.concatenate([[0], np.cumsum(np.frombuffer(counts, np.uint32), dtype=np.int64)])
-
-
 def ranges(rows: int) -> list[tuple[int, int]]:
     """Ranges of buckets (first, last + 1) of about `RANGE_ROWS` keys. rows: of all files."""
     step = max(1, BUCKETS * RANGE_ROWS // max(rows, 1))
     return [(low, min(low + step, BUCKETS)) for low in range(0, BUCKETS, step)] if rows else []
 
 
-def read_range(
-    storage: Storage, uri: str, counts: bytes, buckets: tuple[int, int], dtype: npt.DTypeLike
-) -> npt.NDArray[Any]:
-    """The entries of a file in a range of buckets, in an array that may be written to. dtype: of an entry."""
-    low, high = (int(edges(counts)[bucket]) for bucket in buckets)
-    found = np.empty(high - low, dtype)
-    if found.size:
-        with storage.open(uri) as file:
-            file.seek(low * found.itemsize)
-            found[:] = np.frombuffer(file.read(found.nbytes), dtype)
-    return found
+@dataclass(frozen=True, slots=True)
+class SortedRun:
+    """A file of the sorted keys of one block of shards. name: below the revision. first: the block's first shard.
+    counts: as of `counts_of`.
+    """
+
+    name: str
+    first: str
+    counts: bytes
+
+    @property
+    def edges(self) -> npt.NDArray[np.int64]:
+        """Where each bucket begins, and the last one ends."""
+        return np.concatenate([[0], np.cumsum(np.frombuffer(self.counts, np.uint32), dtype=np.int64)])
+
+    @property
+    def rows(self) -> int:
+        """The number of its keys."""
+        return int(self.edges[-1])
+
+    def read(
+        self, storage: Storage, revision: str, buckets: tuple[int, int], dtype: npt.DTypeLike
+    ) -> npt.NDArray[Any]:
+        """The entries in a range of buckets, in an array that may be written to. dtype: of an entry."""
+        low, high = self.edges[list(buckets)].tolist()
+        found = np.empty(high - low, dtype)
+        if found.size:
+            with storage.open(join(revision, self.name)) as file:
+                file.seek(low * found.itemsize)
+                found[:] = np.frombuffer(file.read(found.nbytes), dtype)
+        return found

@@ -25,7 +25,7 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart, read_data
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import Offender, Repeated
-from nightjar.inference.validation.sorted_runs import Each, counts_of, edges, ranges, read_range
+from nightjar.inference.validation.sorted_runs import Each, SortedRun, counts_of, ranges
 from nightjar.inference.validation.violating_rows import MAX_OFFENDERS, place_of
 
 _FOLDER = "keys"
@@ -39,23 +39,14 @@ _OF_A_HASH = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Spill:
-    """A file of the sorted hashes of one block of shards, each at most twice, so that a key that all rows have costs no
-    memory. check: the check's key in the job. first: the block's first shard, of so many `shards`. counts: the number
-    of hashes in each bucket, as 32-bit integers. left_out: how many hashes were there more often.
+class Spill(SortedRun):
+    """The hashes of a block's keys, each at most twice, so that a key that all rows have costs no memory. check: the
+    check's key in the job. shards: of the block. left_out: how many hashes were there more often.
     """
 
     check: str
-    name: str
-    first: str
     shards: int
-    counts: bytes
     left_out: int = 0
-
-    @property
-    def rows(self) -> int:
-        """The number of its hashes."""
-        return int(edges(self.counts)[-1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +99,7 @@ class KeyNotes:
         named = "\0".join([*self._checks[key], "", *self._parts])
         name = f"{_FOLDER}/{hashlib.sha256(named.encode()).hexdigest()[:32]}"
         storage.write(join(revision, name), found.tobytes())
-        return Spill(key, name, self._first, len(self._parts), counts_of(found), len(whole) - len(found))
+        return Spill(name, self._first, counts_of(found), key, len(self._parts), len(whole) - len(found))
 
 
 def repeated(
@@ -186,7 +177,7 @@ def _offender(one: _Row, other: _Row) -> Offender:
 
 def _look(storage: Storage, revision: str, spills: Sequence[Spill], buckets: tuple[int, int]) -> tuple[int, _Holders]:
     """The number of rows whose hash an earlier row has, and the first repeated hashes of these buckets."""
-    slices = [read_range(storage, join(revision, each.name), each.counts, buckets, np.uint64) for each in spills]
+    slices = [each.read(storage, revision, buckets, np.uint64) for each in spills]
     ordered = np.concatenate(slices)
     ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]

@@ -147,7 +147,7 @@ def test_blocks_audited_apart_come_to_what_one_block_comes_to(scored: Scored) ->
         metrics=together.metrics,
         offenders=together.offenders,
     )
-    one, other = (Spill("checks[0].unique", name, name, 1, b"") for name in "ab")
+    one, other = (Spill(name, name, b"", "checks[0].unique", 1) for name in "ab")
     summed = Audited(counts=Counts(rows_left_out=1, rows_partial=2), spills=[one])
     summed.merge(Audited(counts=Counts(rows_left_out=10, rows_partial=20), spills=[other]))
     assert summed == Audited(counts=Counts(rows_left_out=11, rows_partial=22), spills=[one, other])

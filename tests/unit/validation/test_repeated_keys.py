@@ -132,7 +132,7 @@ def test_a_block_is_one_file_of_sorted_hashes_for_each_check(night: Night) -> No
     for spill, found in zip(night.spills, expected, strict=True):
         raw = Path(night.revision, spill.name).read_bytes()
         assert np.frombuffer(raw, np.uint64).tolist() == sorted(found.tolist())
-        edges = sorted_runs.edges(spill.counts).tolist()
+        edges = spill.edges.tolist()
         assert len(edges) == 257
         for bucket, (low, high) in enumerate(pairwise(edges)):
             assert sorted(each for each in found.tolist() if each >> 56 == bucket) == sorted(found.tolist())[low:high]
