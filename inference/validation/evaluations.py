@@ -85,15 +85,6 @@ def keep(storage: Storage, revision: str, made: LateEvaluation) -> LateEvaluatio
     raise StorageError(f"{join(revision, FOLDER)}: others are kept faster than this one; repeat the command")
 
 
-def evaluations(storage: Storage, revision: str) -> tuple[LateEvaluation, ...]:
-    """All evaluations of a revision, the newest last. revision: the URI of its folder.
-
-    Raises:
-        Damaged: One cannot be read.
-    """
-    return tuple(_read(storage, revision, number) for number in _numbers(storage, revision))
-
-
 def latest(storage: Storage, revision: str) -> LateEvaluation | None:
     """The newest evaluation of a revision; None if there is none.
 

@@ -26,12 +26,12 @@ from nightjar.inference.errors import Damaged, GateFailed, JobError
 from nightjar.inference.history.comparison import diff
 from nightjar.inference.history.night import collect
 from nightjar.inference.history.run_status import Metric, list_runs
-from nightjar.inference.jsonform import to_json
+from nightjar.inference.jsonform import of_bytes, to_json
 from nightjar.inference.metrics.figures import Evaluation
 from nightjar.inference.output import visibility
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import Entry
-from nightjar.inference.validation.evaluations import LateEvaluation, evaluation_uri, evaluations, keep
+from nightjar.inference.storage.protocol import Entry, Storage, join
+from nightjar.inference.validation.evaluations import FOLDER, LateEvaluation, evaluation_uri, keep
 from nightjar.inference.validation.evidence import night_before, run_manifest
 from s3 import S3Server, weed
 from support import NIGHT, Lake, conforms
@@ -91,6 +91,12 @@ def sums(lake: Lake) -> dict[str, str]:
     """Every file of the output but the evaluations and the report, by its checksum."""
     files = [each for each in lake.out.rglob("*") if each.is_file() and each.parent.name != "evaluations"]
     return {str(each): sha256(each.read_bytes()).hexdigest() for each in files if each.name != "report.html"}
+
+
+def all_kept(storage: Storage, revision: str) -> tuple[LateEvaluation, ...]:
+    """The evaluations of a revision, the newest last."""
+    files = storage.list(join(revision, FOLDER))
+    return tuple(of_bytes(LateEvaluation, storage.read(file.uri)) for file in files)
 
 
 @pytest.fixture(scope="module")
@@ -190,7 +196,7 @@ def test_evaluated_again_is_the_next_number_and_the_newest_one_is_shown(tmp_path
     assert "auroc" in (lake.revision() / "report.html").read_text(), "the page is made again, as by the command"
     request = lake.request()
     revision = str(lake.revision())
-    assert evaluations(request.storage, revision) == (first, second)
+    assert all_kept(request.storage, revision) == (first, second)
     assert Path(evaluation_uri(request.output, second)).is_file()
     found = status(request)
     assert found.evaluation == second
@@ -223,7 +229,7 @@ def test_an_evaluation_stays_with_its_revision(tmp_path: Path) -> None:
     lake.run(fresh=True)
     assert status(request).evaluation is None
     assert evaluate(lake.job_path, truth).number == 1
-    assert evaluations(request.storage, str(lake.revision(1))) == (made,), "no sweep of the next revision takes it"
+    assert all_kept(request.storage, str(lake.revision(1))) == (made,), "no sweep of the next revision takes it"
 
 
 def test_labels_of_the_revision_that_readers_see_are_shown_when_a_newer_one_has_failed(
@@ -509,7 +515,7 @@ def test_two_evaluations_at_once_get_numbers_of_their_own(night: Lake, tmp_path:
     made = evaluate(night.job_path, written(night, labels(night), "race.parquet"))
     for number in (1, 2, 3):
         assert keep(Stale(), str(tmp_path), made).number == number
-    assert [each.number for each in evaluations(LakeStorage(), str(tmp_path))] == [1, 2, 3]
+    assert [each.number for each in all_kept(LakeStorage(), str(tmp_path))] == [1, 2, 3]
 
 
 @pytest.mark.s3
@@ -529,4 +535,4 @@ def test_labels_and_nights_in_a_bucket(tmp_path: Path, server: S3Server, monkeyp
     request.storage.write(f"{bucket}/truth/day.parquet", Path(written(lake, labels(lake))).read_bytes())
     made: LateEvaluation = evaluate(lake.job_path, f"{bucket}/truth/")
     assert made.joined.labelled == 3552
-    assert evaluations(request.storage, f"{bucket}/out/runs/{NIGHT}/r1") == (made,)
+    assert all_kept(request.storage, f"{bucket}/out/runs/{NIGHT}/r1") == (made,)
