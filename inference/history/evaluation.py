@@ -22,7 +22,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.evaluator import Evaluator
-from nightjar.inference.metrics.slices import Slices, check_slices, evaluator_of
+from nightjar.inference.metrics.slices import Slices, check_slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import nights
 from nightjar.inference.output.nights import blocks
@@ -59,7 +59,7 @@ def evaluate_late(
     if not night.rows:
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
     needed = _needed(job, key, state, rows)
-    said = _Labels(job, labels, night.date, rows, key, label)
+    said = _Labels(job, labels, night.date, rows, key, state)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         match = Join(Path(folder), key, night.rows)
         for table, found in match.joined(blocks(night, [*key, *needed]), needed, said.blocks(), label):
@@ -113,12 +113,12 @@ def _for_labels(job: Job, labels: Sequence[str], date: str) -> Job:
 
 
 class _Labels:
-    """The labels of one night. shown: where they are, for people."""
+    """The labels of one night. state: an evaluator as that which compares them. shown: where they are, for people."""
 
     def __init__(
-        self, job: Job, places: Sequence[str], date: str, rows: pa.Schema, key: Sequence[str], label: str
+        self, job: Job, places: Sequence[str], date: str, rows: pa.Schema, key: Sequence[str], state: Evaluator
     ) -> None:
-        self._label = label
+        self._state = state
         self._job = _for_labels(job, places, date)
         self.shown = self._job.input.shown
         self._storage: Storage = storage_of(self._job)
@@ -134,9 +134,9 @@ class _Labels:
                 self._job, self._typed = self._job.model_copy(update={"input": given}), bool(typed)
             self._found = discover(self._storage, self._job)
         schema, compared = self._found.schema, self._job.input.compared()
-        for named, columns in (("key", key), ("label", (label,)), ("late_labels.input.where", compared)):
+        for named, columns in (("key", key), ("label", (state.label,)), ("late_labels.input.where", compared)):
             check_columns(named, columns, schema.names, f"the labels at {self.shown}")
-        self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, label, *compared))])
+        self._schema = pa.schema([schema.field(name) for name in dict.fromkeys((*key, state.label, *compared))])
         check_kinds(key, rows, self._schema)
 
     def blocks(self) -> Iterator[tuple[str, pa.Table]]:
@@ -152,15 +152,13 @@ class _Labels:
                         f"labels: row {piece.first_row + read.index(row)} of {piece.uri} cannot be read: "
                         f"{read.failures[row].message}{as_rows}"
                     )
-                self._check(read.table[self._label], piece.uri)
+                self._check(read.table[self._state.label], piece.uri)
                 yield piece.uri, read.table
 
     def _check(self, labels: pa.ChunkedArray, file: str) -> None:
         """Check labels before they find their rows, because then nobody knows their file any more."""
-        state = evaluator_of(self._job.model_copy(update={"label": self._label}))
-        assert state is not None
         try:
-            state.check(labels)
+            self._state.check(labels)
         except LabelInvalid as error:
             raise JobError(f"labels: {error} (in {file})") from error
 
