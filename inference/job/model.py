@@ -93,7 +93,7 @@ class Job(Section):
     cost: Cost | None = None
     judged: bool = Field(default=True, exclude=True)
     folder: str = Field(default="", exclude=True)
-    templates: tuple[str, ...] = Field(default=("", ""), exclude=True)
+    templates: tuple[str, ...] = Field(default=(), exclude=True)
 
     @field_validator("name")
     @classmethod

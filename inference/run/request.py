@@ -195,14 +195,8 @@ def _for_training(job: Job, inputs: tuple[str, ...]) -> Job:
         )
     given = named_input(job.input, inputs, "--input").model_copy(update={"wait": None})
     # The input of nights is no code of this run either.
-    source, target, *more = job.templates
-    return job.model_copy(
-        update={
-            "input": given,
-            "templates": tuple(map(location, (given.uri, target, *given.others, source, *more))),
-            "judged": False,
-        }
-    )
+    templates = (*job.templates, *map(location, given.uris))
+    return job.model_copy(update={"input": given, "templates": templates, "judged": False})
 
 
 def _which(
