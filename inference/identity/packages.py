@@ -59,7 +59,8 @@ def package_of(module: str, outside: str = "") -> Package:
     top = module.partition(".")[0]
     if top in sys.stdlib_module_names:
         return Package()
-    roots = _roots(top, outside)
+    if not (roots := _roots(top, outside)):
+        raise LookupError(top)
     if owners := _owners(top, roots):
         return Package(", ".join(f"{each} {metadata.version(each)}" for each in sorted(owners)))
     return Package(files=tuple(file for root in roots for file in _files(root)))
@@ -68,11 +69,7 @@ def package_of(module: str, outside: str = "") -> Package:
 def is_installed(module: str, outside: str = "") -> bool:
     """Whether `package_of` knows a module's package."""
     top = module.partition(".")[0]
-    if top in sys.stdlib_module_names:
-        return True
-    with suppress(LookupError):
-        return bool(_roots(top, outside))
-    return False
+    return top in sys.stdlib_module_names or bool(_roots(top, outside))
 
 
 def package_at(place: str) -> Package:
@@ -131,15 +128,12 @@ def owners_of(module: str) -> set[str]:
 
 
 def _roots(top: str, outside: str) -> list[Path]:
-    """The folders of a package, or the file of a module."""
+    """The folders of a package, or the file of a module; none if there is no such package."""
     spec: ModuleSpec | None = None
     with suppress(ValueError):  # loaded by hand, without a spec
         spec = importlib.util.find_spec(top)
     found = [Path(each) for each in (spec.submodule_search_locations or [spec.origin or ""])] if spec else []
-    roots = [each for each in found if not _lies_in(each, outside)]
-    if not roots:
-        raise LookupError(top)
-    return roots
+    return [each for each in found if not _lies_in(each, outside)]
 
 
 def _owners(top: str, roots: list[Path]) -> set[str]:
