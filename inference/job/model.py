@@ -128,16 +128,12 @@ class Job(Section):
         return self
 
     @model_validator(mode="after")
-    def _nights_share_an_output(self) -> Self:
+    def _reuse_fits(self) -> Self:
         if self.reuse and is_dated(self.output.uri):
             raise ValueError(
                 "reuse: takes over results of an earlier night, but output.uri has a {date}, so each night is in a "
                 "place of its own; take the {date} out of it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _reused_rows_are_independent(self) -> Self:
         for key, model in self.models_by_key().items():
             if self.reuse == "rows" and model.rows == "dependent":
                 raise ValueError(
