@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.types as is_
 
+from nightjar.inference.arrow_types import is_text
 from nightjar.inference.metrics.columns import plain
 
 Hashes = npt.NDArray[np.uint64]
@@ -37,7 +38,7 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
         return joined.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
     if is_.is_string(kind) or is_.is_binary(kind):
         return joined.cast(pa.binary())
-    if is_.is_large_string(kind) or is_.is_large_binary(kind):
+    if is_text(kind) or is_.is_large_binary(kind):
         return joined.cast(pa.large_binary())
     texts = [None if value is None else repr(value).encode() for value in joined.to_pylist()]
     return pa.array(texts, pa.large_binary())
