@@ -57,7 +57,7 @@ class ColumnState(State):
     def of(cls, column: pa.ChunkedArray) -> ColumnState:
         """The figures of a column."""
         half, column = is_half(column.type), plain(column)
-        state = cls(_kind(column.type), len(column), column.null_count)
+        state = cls(kind_of(column.type), len(column), column.null_count)
         if state.kind == "number":
             state._take_numbers(column, half)
         elif state.kind == "list":
@@ -139,7 +139,9 @@ def floats(column: pa.ChunkedArray) -> np.ndarray:
     return values
 
 
-def _kind(type_: pa.DataType) -> str:
+def kind_of(type_: pa.DataType) -> str:
+    """The kind of a column of this type, as in `ColumnState`; "" for nulls."""
+    type_ = plain_type(type_)
     if pa.types.is_null(type_):
         return ""
     if is_number(type_):
@@ -153,7 +155,7 @@ def _kind(type_: pa.DataType) -> str:
 
 def holds_floats(type_: pa.DataType) -> bool:
     """Whether a type is a float, or a list of floats at any depth."""
-    return pa.types.is_floating(type_) or _kind(type_) == "list"
+    return pa.types.is_floating(type_) or kind_of(type_) == "list"
 
 
 def items(column: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -99,7 +99,7 @@ class ColumnProfile(State):
     def update(self, column: pa.ChunkedArray) -> None:
         """Add the rows of a column."""
         column = plain(column)
-        found = ColumnProfile(_kind(column.type), len(column), column.null_count)
+        found = ColumnProfile(kind_of(column.type), len(column), column.null_count)
         if found.kind not in ("", "other"):
             found._take((column.cast(pa.float64()) if pa.types.is_decimal(column.type) else column).drop_null())
         self.merge(found)
@@ -175,9 +175,7 @@ def profiled(job: Job, schema: pa.Schema) -> tuple[str, ...]:
         if name == "outputs":
             found |= dict.fromkeys(outputs)
         elif name == "all":
-            seen = [
-                each for each in input_columns(job, schema) if _kind(plain_type(schema.field(each).type)) != "other"
-            ]
+            seen = [each for each in input_columns(job, schema) if kind_of(schema.field(each).type) != "other"]
             found |= dict.fromkeys([*outputs, *job.carried(schema.names), *seen])
         else:
             found[name] = None
@@ -207,7 +205,9 @@ def _spread(values: pa.ChunkedArray, counts: np.ndarray) -> np.ndarray:
     return np.bincount(groups, counts, minlength=SPREAD).astype(np.int64)
 
 
-def _kind(type_: pa.DataType) -> Kind:
+def kind_of(type_: pa.DataType) -> Kind:
+    """The kind of a column of this type, as in `ColumnProfile`; "" for nulls."""
+    type_ = plain_type(type_)
     if pa.types.is_null(type_):
         return ""
     if pa.types.is_boolean(type_):

@@ -26,8 +26,7 @@ from nightjar.inference.job.checks import (
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted, listed
-from nightjar.inference.metrics.columns import ColumnState
-from nightjar.inference.metrics.profile import ColumnProfile
+from nightjar.inference.metrics import columns, profile
 from nightjar.inference.metrics.slices import check_slices, evaluator_of
 from nightjar.inference.validation.gates import Evidence, Gate, GateResult, Rule
 from nightjar.inference.validation.gates.amount import InputGate, files_gates, rows_gates
@@ -245,7 +244,7 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
     check_slices(job, types)
     for gate in column_gates_of(job):
         kind = types[gate.column]
-        if not gate.can_judge(ColumnState.of(pa.chunked_array([], kind)).kind):
+        if not gate.can_judge(columns.kind_of(kind)):
             raise JobError(
                 f"{gate.key}: asks for numbers, but {gate.column!r} is {kind}; remove it, or check another column"
             )
@@ -256,9 +255,7 @@ def check_label_and_gates(job: Job, schema: pa.Schema) -> None:
 def _check_drift(check: DriftCheck, key: str, types: Mapping[str, pa.DataType]) -> None:
     """Check that each column that a check on drift names has the figures that it limits. `all` leaves out others."""
     for name in check.columns if "psi" in check.limits else ():
-        profile = ColumnProfile()
-        profile.update(pa.chunked_array([], types[name]))
-        if profile.kind == "other":
+        if profile.kind_of(types[name]) == "other":
             raise JobError(
                 f"{key}.drift: compares numbers, text and bools, but {name!r} is {types[name]}; limit only nulls, as "
                 "nulls: 0.1, or check another column"
