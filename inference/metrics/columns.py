@@ -56,12 +56,12 @@ class ColumnState(State):
     @classmethod
     def of(cls, column: pa.ChunkedArray) -> ColumnState:
         """The figures of a column."""
-        half, column = is_half(column.type), plain(column)
+        half, column = pa.types.is_float16(plain_type(column.type)), plain(column)
         state = cls(kind_of(column.type), len(column), column.null_count)
         if state.kind == "number":
             state._take_numbers(column, half)
         elif state.kind == "list":
-            state._leave_out_nonfinite(items(column))
+            state._leave_out_nonfinite(_items(column))
         return state
 
     def update(self, column: pa.ChunkedArray) -> None:
@@ -83,7 +83,7 @@ class ColumnState(State):
 
     def _leave_out_nonfinite(self, column: pa.ChunkedArray) -> pa.ChunkedArray:
         """Count NaN and ±inf, and return the column without them."""
-        self.nonfinite = count_nonfinite(column)
+        self.nonfinite = _count_nonfinite(column)
         if not self.nonfinite:
             return column
         column = column.cast(pa.float64())
@@ -108,11 +108,6 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if pa.types.is_decimal32(kind) or pa.types.is_decimal64(kind):
         return column.cast(pa.decimal128(kind.precision, kind.scale))
     return column.cast(pa.float32()) if pa.types.is_float16(kind) else column
-
-
-def is_half(type_: pa.DataType) -> bool:
-    """Whether the values of such a column are float16."""
-    return bool(pa.types.is_float16(plain_type(type_)))
 
 
 def plain_type(type_: pa.DataType) -> pa.DataType:
@@ -158,14 +153,14 @@ def holds_floats(type_: pa.DataType) -> bool:
     return pa.types.is_floating(type_) or kind_of(type_) == "list"
 
 
-def items(column: pa.ChunkedArray) -> pa.ChunkedArray:
+def _items(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The floats in a column; for lists at any depth, their items."""
     while not pa.types.is_floating(column.type):
         column = pc.list_flatten(column)
     return column
 
 
-def count_nonfinite(column: pa.ChunkedArray) -> int:
+def _count_nonfinite(column: pa.ChunkedArray) -> int:
     """Count the numbers that are NaN or ±inf.
 
     A sum is finite only if all its terms are, and takes a fifth of the time of a check of each value. If the sum is not
