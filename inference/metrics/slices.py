@@ -171,14 +171,11 @@ def check_slices(job: Job, types: Mapping[str, pa.DataType]) -> None:
         JobError: They cannot. Names the column and its type.
     """
     for name in job.slicing:
-        if not can_slice(type_ := types[name]):
-            raise JobError(f"evaluation.slices: {name!r} is {type_}; name columns of text, integers, bools or dates")
-
-
-def can_slice(type_: pa.DataType) -> bool:
-    """Whether columns of this type have values that name slices: text, integers, bools and dates."""
-    kind = plain_type(type_)
-    return bool(is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_date(kind))
+        kind = plain_type(types[name])
+        if not (is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_date(kind)):
+            raise JobError(
+                f"evaluation.slices: {name!r} is {types[name]}; name columns of text, integers, bools or dates"
+            )
 
 
 def _divided(column: pa.ChunkedArray) -> tuple[pa.Array, list[tuple[Value, int]]] | None:

@@ -21,7 +21,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics.columns import LONGEST
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.metrics.slices import MOST_VALUES, Slices, can_slice
+from nightjar.inference.metrics.slices import MOST_VALUES, Slices, check_slices
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import Evidence, Found, GateResult, evaluate
@@ -150,7 +150,7 @@ def test_a_slice_has_the_figures_of_its_rows_alone() -> None:
 def test_a_value_is_named_by_its_text(values: pa.Array, names: set[str | None]) -> None:
     found = Slices.for_job(JOB)
     table = pa.table({"carrier": values, "score": pa.array([0.1, 0.2, 0.3, 0.4])})
-    assert can_slice(values.type)
+    check_slices(JOB, {"carrier": values.type})
     found.update(table, pa.chunked_array([pa.array([0, 1, 0, 1])]))
     again = Slices.from_bytes(found.to_bytes()).results()["carrier"]
     assert {each.value for each in again.slices} == names
