@@ -35,7 +35,7 @@ from nightjar.inference.output.revisions import newest_number, revision_uri, run
 from nightjar.inference.records import as_line
 from nightjar.inference.run import waiting
 from nightjar.inference.run.publishing import commit_tables
-from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
+from nightjar.inference.run.request import RunRequest, begun, date_named, run_ids
 from nightjar.inference.storage.local import remove_empty_folders
 from nightjar.inference.storage.protocol import Entry, Storage, beginning, is_local, join, read_control
 
@@ -175,8 +175,7 @@ def _old_publications(storage: Storage, output: str, rule: _Rule) -> list[Entry]
 def _old_runs(request: RunRequest, rule: _Rule) -> list[tuple[str, str]]:
     """The date and name of each run that is not kept, in order."""
     storage, output, stay = request.storage, request.output, rule.named | rule.runs.keys()
-    # A folder of another name is none that a run made.
-    names = [run for run in storage.subfolders(join(output, "runs")) if is_run_id(run) and run not in stay]
+    names = [run for run in run_ids(storage, output) if run not in stay]
     with ThreadPoolExecutor(_READERS) as pool:
         dates = pool.map(lambda run: _date_of(storage, run_folder(output, run), run), names)
         return sorted((date, run) for date, run in zip(dates, names, strict=True) if date and not rule.keeps(date))
@@ -264,7 +263,7 @@ def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> l
     """
     there = storage.list(join(output, "snapshots"))
     kept = {entry.uri.rpartition("/")[2].removesuffix(".zip"): entry for entry in there}
-    runs = [run for run in storage.subfolders(join(output, "runs")) if is_run_id(run) and run not in gone]
+    runs = [run for run in run_ids(storage, output) if run not in gone]
     for run in reversed(runs) if kept else ():  # the latest night has most of them
         uri = run_folder(output, run)
         numbers = range(newest_number(storage, uri), 0, -1)

@@ -23,9 +23,9 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import deleted
 from nightjar.inference.records import Counts
 from nightjar.inference.run import account, waiting
-from nightjar.inference.run.request import RunRequest, begun, date_named, is_run_id
+from nightjar.inference.run.request import RunRequest, begun, date_named, run_ids
 from nightjar.inference.run.waiting import waits
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.gates import GateResult, told
 from nightjar.inference.validation.manifest import Manifest, read_manifest
@@ -200,8 +200,7 @@ def list_runs(request: RunRequest, limit: int = 20) -> list[RunLine]:
 
     # In parallel, because each run may have to be watched for a lease.
     with ThreadPoolExecutor(_RUNS_READ) as pool:
-        # A folder of another name is none that a run made.
-        names = filter(is_run_id, request.storage.subfolders(join(request.output, "runs")))
+        names = run_ids(request.storage, request.output)
         # Else thirty experiments that are named by words would hide every night.
         named = sorted(names, key=lambda name: (name[:1].isdigit(), name), reverse=True)
         lines = pool.map(look, named[:limit])

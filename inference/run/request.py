@@ -176,6 +176,11 @@ def is_run_id(name: str) -> bool:
     return re.fullmatch(RUN_ID, name) is not None
 
 
+def run_ids(storage: Storage, output: str) -> list[str]:
+    """The names of the runs in an output, sorted. A folder of another name is none that a run made."""
+    return [name for name in storage.subfolders(join(output, "runs")) if is_run_id(name)]
+
+
 def _for_training(job: Job, inputs: tuple[str, ...]) -> Job:
     """The job of `nightjar baseline`: the same columns of another input, which no check of the job judges. inputs: of
     the command line, so relative to the current folder.
