@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from nightjar.inference.errors import JobError, Missing, Rejected, StorageError
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.ledger.endings import ASKS, FAILED, Ended
-from nightjar.inference.ledger.epochs import LEASE_S, shows_life
+from nightjar.inference.ledger.epochs import shows_life
 from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published
@@ -314,7 +314,7 @@ def stands(request: RunRequest, newest: revs.Revision, shown: Published | None) 
     return Standing(state, ended, opened=engine, may_be_approved=again, question=question.name if question else "")
 
 
-def standing(newest: revs.Revision, shown: int, lease_s: float = LEASE_S) -> str:
+def standing(newest: revs.Revision, shown: int, lease_s: float) -> str:
     """In one word, how a revision stands by its ledger: as in `Standing`.
 
     A writer on another machine can only be watched: for at most `lease_s`.
