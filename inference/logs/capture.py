@@ -123,13 +123,15 @@ def keep_rest(storage: Storage, revision: str, secrets: Sequence[str] = ()) -> N
 
     What cannot be kept now is left for the next call. secrets: values to mask.
     """
-    masks, folder = Masks(storage, secrets=secrets), _folder()
+    masks, folder, begins = Masks(storage, secrets=secrets), _folder(), _beginning(revision)
+    if not is_own(folder):
+        return
     if isinstance(storage, LakeStorage):
         storage = LakeStorage(replace(storage.settings, retry_s=_PATIENCE_S, timeout_s=_PATIENCE_S))
-    for path in folder.glob(f"{Path(_beginning(revision)).name}*.new") if is_own(folder) else ():
+    for path in folder.glob(f"{begins}*.new"):
         with suppress(OSError):  # of a process that was killed in `_save`; a live one writes its note again
             path.unlink()
-    for path in sorted(folder.glob(f"{Path(_beginning(revision)).name}*.json") if is_own(folder) else ()):
+    for path in sorted(folder.glob(f"{begins}*.json")):
         try:
             if path.lstat().st_uid != os.getuid():
                 continue  # the folder may have been open to others, and another user's note could name any file
@@ -169,8 +171,7 @@ def close_copies(fds: tuple[int, int], *, left: bool) -> None:
 
 def _own_path(revision: str, suffix: str) -> Path:
     """A path in the folder of notes that no other process uses. Raises OSError if the folder cannot be used."""
-    private_folder(_folder())
-    return Path(f"{_beginning(revision)}{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}")
+    return private_folder(_folder()) / f"{_beginning(revision)}{os.getpid()}-{uuid.uuid4().hex[:8]}.{suffix}"
 
 
 def _path(fd: int) -> str:
@@ -186,7 +187,8 @@ def _folder() -> Path:
 
 
 def _beginning(revision: str) -> str:
-    return f"{_folder()}/{hashlib.sha256(revision.encode()).hexdigest()[:20]}-"
+    """How the names of a revision's files begin."""
+    return f"{hashlib.sha256(revision.encode()).hexdigest()[:20]}-"
 
 
 # ---- in a process whose output is also seen ------------------------------------------------------------------

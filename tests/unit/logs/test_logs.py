@@ -127,7 +127,7 @@ def test_nothing_is_written_of_a_process_that_prints_nothing(tmp_path: Path, rev
 
 def notes_of(revision: str) -> list[Path]:
     """The notes of a revision's processes on this machine."""
-    return sorted(capture._folder().glob(f"{Path(capture._beginning(revision)).name}*"))
+    return sorted(capture._folder().glob(f"{capture._beginning(revision)}*"))
 
 
 def test_processes_that_end_in_order_leave_no_note_behind(tmp_path: Path, revision: str) -> None:
@@ -343,11 +343,11 @@ def test_a_worker_whose_name_comes_again_is_another_one(revision: str) -> None:
 
 def test_a_stranger_s_note_is_not_followed(tmp_path: Path, revision: str, notes: Path) -> None:
     """Nor one that is damaged: neither ends a run."""
-    capture._folder().mkdir()
-    Path(f"{capture._beginning(revision)}1-damaged.json").write_text('{"worker"')
+    (folder := capture._folder()).mkdir()
+    (folder / f"{capture._beginning(revision)}1-damaged.json").write_text('{"worker"')
     (tmp_path / "secret").write_text("theirs\n")
     book = Book("host:1", 1, (str(tmp_path / "secret"), str(tmp_path / "secret")), BEGIN)
-    note = Path(f"{capture._beginning(revision)}2-foreign.json")
+    note = folder / f"{capture._beginning(revision)}2-foreign.json"
     note.write_bytes(to_bytes(book))
     if os.getuid() != 0:
         pytest.skip("only root can give a file to another user")
