@@ -16,11 +16,12 @@ import socket
 import zipfile
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 
 from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, RunFailed, StorageError
+from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.locations import Reach
 from nightjar.inference.storage.protocol import ANYBODY, Storage, is_local, join
@@ -187,7 +188,7 @@ def keep(storage: Storage, output: str, snapshot: Snapshot) -> None:
     with zipfile.ZipFile(packed, "a") as kept:
         # The permissions that all copied files have.
         mode = reduce(operator.and_, (each.external_attr >> 16 for each in kept.infolist()), ANYBODY) | 0o600
-        kept.writestr(zipfile.ZipInfo(_LIST), json.dumps([asdict(file) for file in snapshot.files], indent=1))
+        kept.writestr(zipfile.ZipInfo(_LIST), json.dumps([to_json(file) for file in snapshot.files], indent=1))
     with suppress(AlreadyExists):
         storage.create(uri, packed.getvalue(), mode)
 
@@ -205,9 +206,9 @@ def read_kept(storage: Storage, output: str, digest: str) -> Snapshot:
     try:
         archive = storage.read(uri)
         with zipfile.ZipFile(io.BytesIO(archive)) as kept:
-            found = Snapshot(tuple(File(**file) for file in json.loads(kept.read(_LIST))), archive)
+            found = Snapshot(tuple(of_json(File, file) for file in json.loads(kept.read(_LIST))), archive)
     except (zipfile.BadZipFile, ValueError, TypeError, KeyError) as error:
-        raise StorageError(f"{uri}: not a snapshot that this version can read: {error}; restore it") from error
+        raise StorageError(f"{uri}: not a snapshot that this version can read; restore it") from error
     if found.digest != digest:
         raise StorageError(f"{uri}: not the snapshot that was kept; restore it")
     return found

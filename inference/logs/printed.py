@@ -13,11 +13,11 @@ import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from nightjar.inference.errors import StorageError
-from nightjar.inference.jsonform import of_json
+from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.records import Failed
 from nightjar.inference.storage.protocol import Storage, join
 
@@ -50,8 +50,8 @@ class Line:
     """The shard that was being scored; empty before the first shard and in preflight."""
 
     attempt: int = 0
-    worker: str = ""
-    epoch: int = 0
+    worker: str = field(default="", metadata=SELDOM)
+    epoch: int = field(default=0, metadata=SELDOM)
 
 
 def folder(revision: str) -> str:
@@ -66,8 +66,7 @@ def write(storage: Storage, revision: str, epoch: int, worker: str, lines: Itera
         StorageError: It could not be written.
     """
     header = {"format": _FORMAT, "epoch": epoch, "worker": worker}
-    said = [header, *({**asdict(line), "worker": None, "epoch": None} for line in lines)]
-    text = "\n".join(json.dumps({k: v for k, v in each.items() if v is not None}) for each in said)
+    text = "\n".join(map(json.dumps, [header, *map(to_json, lines)]))
     stamp = dt.datetime.now(dt.UTC).strftime("%Y%m%dT%H%M%S.%f")
     name = f"{stamp}_{_key(worker)}_{uuid.uuid4().hex[:8]}.jsonl"
     storage.create(join(folder(revision), name), text.encode())
