@@ -19,7 +19,7 @@ from pydantic import (
 from pydantic_core import PydanticCustomError
 
 from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Column, Key, Slices, Task, accumulator_of
-from nightjar.inference.job.sections import Section, form
+from nightjar.inference.job.sections import SPEC, Section, form
 from nightjar.inference.messages import listed, nearest
 
 
@@ -255,7 +255,7 @@ class CallCheck(Asked):
     @field_validator("call")
     @classmethod
     def _named(cls, value: str) -> str:
-        if not re.fullmatch(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*", value):
+        if not re.fullmatch(SPEC, value):
             raise ValueError(f'must be "module:name" of a function, not {value!r}')
         return value
 

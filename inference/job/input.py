@@ -14,7 +14,7 @@ from nightjar.inference.arrow_types import arrow_type, is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.locations import absolute, check_database, check_place, is_database
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.job.sections import Section, form, listed_twice, with_types
+from nightjar.inference.job.sections import SPEC, Section, form, listed_twice, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
 from nightjar.inference.storage.locations import location
@@ -133,7 +133,7 @@ class Input(Section):
     @field_validator("format")
     @classmethod
     def _known(cls, value: str | None) -> str | None:
-        if value is not None and value not in SOURCES and not re.fullmatch(r"[\w.]+:\w+", value):
+        if value is not None and value not in SOURCES and not re.fullmatch(SPEC, value):
             known = " or ".join(map(repr, SOURCES))
             raise ValueError(
                 f'must be {known}, or "module:Name" of a class of yours, not {value!r}' + nearest(value, SOURCES)

@@ -9,7 +9,7 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.sections import Section, form, once
+from nightjar.inference.job.sections import SPEC, Section, form, once
 
 MOST_RANKS = 100
 """The greatest `k`: the state of a group grows with it."""
@@ -90,8 +90,6 @@ class LateLabels(Section):
 
 _NAME = r"[A-Za-z][A-Za-z0-9_]{0,39}"
 
-_SPEC = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*:[^\W\d]\w*")
-
 FIGURE = r"[\w@%+-][\w@%+.-]{0,63}"
 """The form of a figure's name, by which a check asks for it after the accumulator's: `lift.at_top_decile`."""
 
@@ -105,7 +103,7 @@ def _named(value: dict[str, str]) -> dict[str, str]:
             raise ValueError(
                 f"{name!r} must be letters, digits and underscores, 40 at most, and begin with a letter: checks name it"
             )
-        if not _SPEC.fullmatch(spec):
+        if not re.fullmatch(SPEC, spec):
             raise ValueError(f'{name} must be "module:Name" of a class, not {spec!r}')
     return value
 

@@ -11,7 +11,7 @@ from pydantic import Field, field_validator, model_validator
 from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.job.resources import ActorRange
 from nightjar.inference.job.seams import FRAMEWORKS, OWN, Framework
-from nightjar.inference.job.sections import Section, SomeNames, form, with_types
+from nightjar.inference.job.sections import SPEC, Section, SomeNames, form, with_types
 from nightjar.inference.messages import nearest
 
 
@@ -40,7 +40,7 @@ class Model(Section):
     @field_validator("uses")
     @classmethod
     def _known(cls, value: str) -> str:
-        if value not in FRAMEWORKS and not re.fullmatch(r"[\w.]+:\w+", value):
+        if value not in FRAMEWORKS and not re.fullmatch(SPEC, value):
             raise ValueError(
                 f'{value!r} is neither an adapter ({", ".join(FRAMEWORKS)}) nor "module:Name" of a class or function'
                 + nearest(value, FRAMEWORKS)
@@ -127,7 +127,7 @@ class Preprocess(Section):
     @field_validator("uses")
     @classmethod
     def _callable(cls, value: str) -> str:
-        if not re.fullmatch(r"[\w.]+:\w+", value):
+        if not re.fullmatch(SPEC, value):
             raise ValueError(f'{value!r} must be "module:name" of a callable')
         return value
 

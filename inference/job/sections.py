@@ -27,6 +27,9 @@ from nightjar.inference.messages import nearest
 LINEAGE = ("_file", "_row")
 """Columns added to the output: the row's source file, and its index there."""
 
+SPEC = r"\w+(\.\w+)*:[^\W\d]\w*"
+"""The form of "module:name". A file whose name begins with a digit can be imported, too."""
+
 
 class Section(BaseModel):
     """Keys of a job file that belong together. An unknown key is an error, and only lists are converted: to tuples,

@@ -15,8 +15,9 @@ from pydantic.json_schema import GenerateJsonSchema
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.options import schema_of
 from nightjar.inference.job.seams import FRAMEWORKS, SOURCES, TARGETS, Framework
+from nightjar.inference.job.sections import SPEC
 
-_OWN = r"^[\w.]+:\w+$"
+_OWN = f"^{SPEC}$"
 """As in "module:Name"."""
 
 

@@ -19,6 +19,7 @@ from nightjar.inference.errors import AnswerInvalid, JobError, OutputInvalid, Pr
 from nightjar.inference.job.finding import find, folder_of
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, text, whole
+from nightjar.inference.job.sections import SPEC
 from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.language.answers import Answer, fitting
 from nightjar.inference.predictors.language.languagemodel import check_rescored
@@ -106,11 +107,8 @@ def _stage(config: Any, name: str) -> dict[str, Any]:
     return stage
 
 
-_NAMED = r"[\w.]+:\w+"
-
-
 def _function(name: str, about: str) -> Option:
-    return text(name, about, "the row itself", _NAMED, f'"module:name" of your function, as "summarise:{name}"')
+    return text(name, about, "the row itself", SPEC, f'"module:name" of your function, as "summarise:{name}"')
 
 
 class RayDataLLM(OnVllm):
@@ -121,7 +119,7 @@ class RayDataLLM(OnVllm):
             "config",
             f"your `{RAY_CONFIG}`; `model.path` takes the place of its `model_source`",
             "required",
-            _NAMED,
+            SPEC,
             f'"module:name" of your {RAY_CONFIG}, as "summarise:config"',
             required=True,
         ),

@@ -11,6 +11,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, keywords, text
+from nightjar.inference.job.sections import SPEC
 from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
@@ -24,7 +25,7 @@ _OPTIONS = (
         "model",
         "your function or class that makes the `torch.nn.Module`",
         "none; required for weights",
-        r"[\w.]+:\w+",
+        SPEC,
         '"module:name" of your function or class, as "net:build"',
     ),
     keywords("args", "its keyword arguments", "none", "a mapping of keywords, as {width: 2}"),

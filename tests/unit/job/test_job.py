@@ -176,8 +176,10 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"model__uses": "paddle"},
         f"model.uses: 'paddle' is neither an adapter ({', '.join(FRAMEWORKS)}) nor \"module:Name\" of a class or",
     ),
+    ({"model__uses": "net..model:score"}, "model.uses: 'net..model:score' is neither an adapter"),
     ({"model__uses": "torch"}, "model.path: the torch adapter needs the path of an exported program (.pt2)"),
     ({"preprocess": {"uses": "prep:decode", "columns": ["x", "x"]}}, "preprocess.columns: 'x' is listed twice"),
+    ({"preprocess": "prep:2nd"}, "preprocess.uses: 'prep:2nd' must be \"module:name\" of a callable"),
     ({"preprocess": "prep"}, "preprocess.uses: 'prep' must be \"module:name\" of a callable"),
     (
         {"resources__actors": -1},
@@ -679,3 +681,9 @@ def test_a_wait_is_a_duration_with_its_unit(tmp_path: Path, text: str, seconds: 
     wait = load(tmp_path, input__wait={"for": text, "until": "_SUCCESS"}).input.wait
     assert wait is not None
     assert (wait.seconds, wait.until) == (seconds, "_SUCCESS")
+
+
+def test_a_module_may_have_a_name_that_no_import_statement_takes(tmp_path: Path) -> None:
+    """Its file can be imported all the same."""
+    job = load(tmp_path, model__uses="nights.01_net:score", checks=[{"call": "02_checks:enough"}])
+    assert [model.uses for model in job.models] == ["nights.01_net:score"]
