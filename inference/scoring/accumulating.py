@@ -21,7 +21,6 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import read_data
 from nightjar.inference.scoring.assignment import OfRun, WorkerSpec, aside_folder, enter
 from nightjar.inference.scoring.child import Child, WorkLost
-from nightjar.inference.storage.retrying import RetryingStorage
 
 R = TypeVar("R")
 
@@ -161,7 +160,7 @@ def _of_block(spec: WorkerSpec, piece: tuple[str, list[dict[str, Any]]]) -> Any:
 
 def _count(spec: WorkerSpec, kind: Kind, lines: Sequence[dict[str, Any]]) -> Iterator[bytes | str | None]:
     pa.set_cpu_count(spec.job.resources.cores)
-    storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
+    storage = spec.patient_storage()
     columns, state = columns_of(spec.job, spec.schema.names), b""
     for line in lines:
         table = read_data(storage, spec.revision, line["data"], line["shard"]).table(columns)

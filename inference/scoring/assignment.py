@@ -33,6 +33,7 @@ from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThrea
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.witness import audit as witness
 
 T = TypeVar("T")
@@ -82,6 +83,11 @@ class WorkerSpec(OfRun):
         """The values of the job's variables that nobody must see."""
         env = self.job.resources.runtime_env
         return tuple(value.get_secret_value() for name, value in self.environment.items() if env.secret(name))
+
+    def patient_storage(self) -> RetryingStorage:
+        """The storage, with retries as the job has them, and a count of its own."""
+        retry = self.job.retry
+        return RetryingStorage(self.storage, retry.attempts, retry.backoff_s)
 
 
 @dataclass(frozen=True, slots=True)

@@ -183,9 +183,7 @@ class Worker:
 
     def begin(self, assignment: Assignment) -> Running:
         """Begin an attempt; nothing of it is read yet."""
-        retry = self.spec.job.retry
-        # One storage per shard, so that each retry is counted with its shard.
-        storage = RetryingStorage(self.spec.storage, retry.attempts, retry.backoff_s)
+        storage = self.spec.patient_storage()  # one per shard, so that each retry is counted with its shard
         started = Started(assignment.shard.id, assignment.attempt.number, self.name)
         return Running(assignment, started, storage, time.time(), time.monotonic())
 

@@ -22,7 +22,6 @@ from nightjar.inference.output.rowindex import NOWHERE, IndexFile, IndexReader, 
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.rowkeys import Keys, row_keys
 from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.storage.retrying import RetryingStorage
 
 _HELD_BYTES = 256 << 20
 """The most bytes of an earlier night's outputs that a process keeps: rows of a shard mostly lie in one or two parts."""
@@ -57,9 +56,7 @@ class KnownRows:
 
 def earlier_rows(spec: WorkerSpec) -> EarlierRows | None:
     """What finds known rows; None if the job does not reuse rows."""
-    retry = spec.job.retry
-    storage = RetryingStorage(spec.storage, retry.attempts, retry.backoff_s)
-    return EarlierRows(spec.reuse, storage, Path(spec.cache)) if spec.reuse else None
+    return EarlierRows(spec.reuse, spec.patient_storage(), Path(spec.cache)) if spec.reuse else None
 
 
 class EarlierRows:

@@ -35,7 +35,6 @@ from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.watchdog import Watchdog, answering
 from nightjar.inference.scoring.worker import Assembly
 from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.storage.retrying import RetryingStorage
 
 
 @dataclass
@@ -87,7 +86,7 @@ def rescore(spec: WorkerSpec, lines: Iterable[dict[str, Any]]) -> Iterator[Resco
     """
     opened = open_scorers(spec)
     models, spec = loaded_models(spec, opened.loaded), opened.reading(spec)
-    storage = RetryingStorage(spec.storage, spec.job.retry.attempts, spec.job.retry.backoff_s)
+    storage = spec.patient_storage()
     for line in lines:
         try:
             again, scored = _score(spec, shard_of_line(line), _quarantined(storage, spec, line), models, storage)
