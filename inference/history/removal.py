@@ -101,8 +101,8 @@ def _remove_revisions(storage: Storage, run_uri: str, number: int, date: str, le
 def _files(storage: Storage, uri: str) -> tuple[list[str], list[str]]:
     """The manifests of a revision, and its other files."""
     found = sorted({*(entry.uri for entry in storage.list(uri)), *storage.leftovers(uri)})
-    manifests = [file for file in found if file.startswith(join(uri, "manifest-"))]
-    return manifests, sorted({*found} - {*manifests})
+    first = join(uri, "manifest-")
+    return [file for file in found if file.startswith(first)], [file for file in found if not file.startswith(first)]
 
 
 def _delete(writer: LedgerWriter, manifests: list[str], others: list[str]) -> None:
