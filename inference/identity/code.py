@@ -25,6 +25,7 @@ from pathspec import GitIgnoreSpec, PathSpec
 from nightjar.inference.errors import JobError, NightjarError
 from nightjar.inference.identity.packages import in_environment, is_environment, is_installed
 from nightjar.inference.input.listing import takes_in
+from nightjar.inference.job.finding import folder_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import model_jobs, modules_of
 from nightjar.inference.messages import nearest
@@ -139,7 +140,7 @@ class _Search:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.folder = Path(job.folder or Path.cwd()).absolute()
+        self.folder = folder_of(job)
         self.places = importable_places(str(self.folder))
         self.reasons: dict[str, str] = {}
         self._chosen = PathSpec.from_lines("gitignore", job.code)  # the last pattern that matches decides
