@@ -1,8 +1,8 @@
 """The frozen records that cross process boundaries, and their JSON form.
 
 A `Piece` is whole units of one file. A `Shard` is the pieces that are scored, committed, retried and reported together.
-A worker sends the events (`Started`, `Crumb`, `Receipt`, `Failed`, `Seen`) while it works on a shard. The ledger
-keeps them in the same JSON form.
+A worker sends the events (`Started`, `Preparing`, `Prepared`, `Crumb`, `Receipt`, `Failed`, `Seen`) while it works on
+a shard. The ledger keeps them in the same JSON form.
 """
 
 from __future__ import annotations

@@ -164,7 +164,7 @@ def _hide(request: RunRequest, nights: int, rule: _Rule) -> _Rule:
 
 
 def _old_publications(storage: Storage, output: str, rule: _Rule) -> list[Entry]:
-    """The oldest snapshots, up to the first that shows a night that is kept."""
+    """The oldest snapshots, up to the first that shows a night that is kept by its date."""
     older = [number for number in publish.numbers(storage, output) if number < rule.now.number]
     found = publish.snapshots(storage, output, older)
     old = takewhile(lambda each: not any(rule.keeps(entry.date) for entry in each.runs.values()), found)

@@ -57,14 +57,14 @@ def is_pattern(entry: str) -> bool:
 class Job(Section):
     """One job file. Its locations are absolute; `{date}` stays in them until `at` fills it in.
 
-    models: where the file has `model`, this one without a name; `ModelJob` is the job for one of them. carry: names and
-    patterns of columns, as the file has them; `carried` says which columns these are. label: the column of the input
-    with the label. evaluation: how the label is compared; checks on slices add their columns. late_labels: how labels
-    that come later find their rows. accumulators: classes of the user's own that give figures of the rows, by name.
-    profile: the columns whose values are described; checks on drift add theirs. reuse: `shards`: a night takes over an
-    earlier night's results of shards whose input did not change; `rows`: outputs of rows that did not change, too.
-    cost: prices of machines. judged: whether the checks are judged; else only what every run needs. templates: input
-    and output as patterns with open dates.
+    only: the file's `model`, if it has no `models`. models: those of the file, or `only` without a name; `ModelJob` is
+    the job for one of them. carry: names and patterns of columns, as the file has them; `carried` says which columns
+    these are. label: the column of the input with the label. evaluation: how the label is compared; checks on slices
+    add their columns. late_labels: how labels that come later find their rows. accumulators: classes of the user's own
+    that give figures of the rows, by name. profile: the columns whose values are described; checks on drift add theirs.
+    reuse: `shards`: a night takes over an earlier night's results of shards whose input did not change; `rows`: outputs
+    of rows that did not change, too. cost: prices of machines. judged: whether the checks are judged; else only what
+    every run needs. templates: input and output as patterns with open dates.
     """
 
     name: str = Field(max_length=100)
