@@ -103,13 +103,9 @@ def fetched(key: str, storage: Storage, file: File, cache: Path) -> Path:
     with _room_in(cache, key):
         cache.mkdir(parents=True, exist_ok=True)
         for old in (*cache.glob("models/*"), *cache.glob("verified/*")):
-            with suppress(FileNotFoundError):  # another process removes it
-                if time.time() - old.stat().st_mtime <= _FETCHED_S:
-                    continue
-                if old.is_dir():
-                    shutil.rmtree(old, ignore_errors=True)
-                else:
-                    old.unlink()
+            with suppress(OSError):  # another process removes it, or it is another user's
+                if time.time() - old.stat().st_mtime > _FETCHED_S:
+                    shutil.rmtree(old) if old.is_dir() else old.unlink()
         return Path(_link(key, file, cache, storage).source)
 
 
