@@ -16,6 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import takewhile
 
 from nightjar.inference.errors import Damaged, Held, JobError, Missing
 from nightjar.inference.history.removal import PRUNE, Size, remove, size_of

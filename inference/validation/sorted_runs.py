@@ -59,9 +59,7 @@ class SortedRun:
         """The number of its keys."""
         return int(self.edges[-1])
 
-    def read(
-        self, storage: Storage, revision: str, buckets: tuple[int, int], dtype: npt.DTypeLike
-    ) -> npt.NDArray[Any]:
+    def read(self, storage: Storage, revision: str, buckets: tuple[int, int], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
         """The entries in a range of buckets, in an array that may be written to. dtype: of an entry."""
         low, high = self.edges[list(buckets)].tolist()
         found = np.empty(high - low, dtype)
