@@ -12,13 +12,13 @@ from typing import Any
 from prefect.client.schemas.objects import State
 
 from nightjar.flows.cluster import check_reports
-from nightjar.flows.flow_call import API_AWAY, Call, handing
+from nightjar.flows.flow_call import Call, handing
 from nightjar.flows.launch import cluster_of
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.notifying import request_to_begin, telling
 from nightjar.flows.pages.advice import check_tables
 from nightjar.flows.pages.standing import status
-from nightjar.flows.prefect_api.api import api_url
+from nightjar.flows.prefect_api.api import API_AWAY, api_url
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import Night
 from nightjar.inference.errors import JobError, NightjarError

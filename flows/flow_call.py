@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
-import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import PrefectException
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 
+from nightjar.flows.prefect_api.api import API_AWAY
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import ClusterError, JobError, NightjarError
 from nightjar.inference.process import held
@@ -31,9 +30,6 @@ if TYPE_CHECKING:
 
 SERVED = "NIGHTJAR_SERVED"
 """The environment variable of a served run with the paths of the job files that are served, as JSON."""
-
-API_AWAY = (httpx.HTTPError, PrefectException, OSError)
-"""Errors of Prefect's client for an API that does not answer, or answers wrongly."""
 
 
 @dataclass

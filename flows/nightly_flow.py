@@ -14,12 +14,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
 
-import httpx
 from prefect import Task, flow, task
 from prefect.artifacts import create_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.client.schemas.objects import State, TaskRun
-from prefect.exceptions import PrefectException, TerminationSignal
+from prefect.exceptions import TerminationSignal
 from prefect.logging import get_run_logger
 from prefect.runtime import deployment, flow_run, task_run
 from prefect.states import Failed
@@ -31,7 +30,7 @@ from nightjar.flows.flow_call import Call, current_call, request_of, run_name
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.wording import describe
-from nightjar.flows.prefect_api.api import worker_env
+from nightjar.flows.prefect_api.api import API_AWAY, worker_env
 from nightjar.flows.prefect_api.server import expect_failures
 from nightjar.flows.reports import FinishedRun
 from nightjar.inference.engine import LOCAL, RAY
@@ -91,7 +90,7 @@ def publish_task(request: RunRequest, scored: Scored, verdict: Verdict) -> Publi
     return publish_run(request, scored, verdict)
 
 
-_FORESEEN = (NightjarError, OSError, httpx.HTTPError, PrefectException)
+_FORESEEN = (NightjarError, *API_AWAY)
 """Errors whose message says enough. Any other one is a fault of the code."""
 
 

@@ -16,10 +16,9 @@ from dataclasses import replace
 from typing import Any, Literal, cast
 from uuid import UUID
 
-import httpx
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.objects import State
-from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.exceptions import ObjectNotFound
 from prefect.flow_runs import resume_flow_run, suspend_flow_run
 from prefect.input import RunInput, keyset_from_base_key
 from prefect.logging import get_run_logger
@@ -32,6 +31,7 @@ from nightjar.flows import notifying
 from nightjar.flows.pages import artifacts, reportfiles
 from nightjar.flows.pages.advice import Commands, tables_behind
 from nightjar.flows.pages.ending import asking_page, old_nights
+from nightjar.flows.prefect_api.api import API_AWAY
 from nightjar.flows.reports import DecisionMade, FinishedRun
 from nightjar.inference.errors import ClusterError, Held, NightjarError, Rejected, Unanswered
 from nightjar.inference.history.retention import prune
@@ -46,8 +46,6 @@ _KEEP_S = 10.0
 
 _LEAST_S = 60
 """Seconds that Prefect waits at least, so that the ledger's deadline is the one that counts."""
-
-_UNUSABLE = (httpx.HTTPError, PrefectException, OSError, RuntimeError, ValueError)
 
 
 class Reply(RunInput):
@@ -116,7 +114,7 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
             form = Reply.with_initial_data(description=asking_page(request, question))
             timeout = int(request.job.approval.deadline_h * 3600) + _LEAST_S
             suspend_flow_run(wait_for_input=form, timeout=timeout, key=_key(question))  # does not return
-    except (httpx.HTTPError, PrefectException, RuntimeError) as fault:
+    except (*API_AWAY, RuntimeError) as fault:
         _warn(f"this run cannot be suspended ({fault}); `nightjar approve` answers it")
     return Failed(name="Asks", message=str(error), data=error)
 
@@ -183,7 +181,7 @@ def _resume(question: Question, decision: Decision) -> tuple[bool, str]:
         resume_flow_run(found.id, run_input=_filled(decision))
     except ObjectNotFound:
         return False, ""  # it was started with another API, or with none
-    except _UNUSABLE as error:
+    except (*API_AWAY, RuntimeError, ValueError) as error:
         return False, f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
     return True, ""
 

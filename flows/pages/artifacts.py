@@ -11,7 +11,6 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import httpx
 from prefect.artifacts import (
     create_markdown_artifact,
     create_progress_artifact,
@@ -20,7 +19,6 @@ from prefect.artifacts import (
 )
 from prefect.client.orchestration import get_client
 from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-from prefect.exceptions import PrefectException
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
@@ -29,6 +27,7 @@ from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.wording import cells, describe, said_of
+from nightjar.flows.prefect_api.api import API_AWAY
 from nightjar.flows.reports import FinishedRun
 from nightjar.inference.errors import GateFailed, NightjarError, StorageError
 from nightjar.inference.history.night import Report
@@ -225,7 +224,7 @@ def sent(due: dict[str, Send]) -> bool:
         try:
             send()
         # RuntimeError: the task has ended meanwhile and closed its connection.
-        except (httpx.HTTPError, PrefectException, OSError, RuntimeError, StorageError) as error:
+        except (*API_AWAY, RuntimeError, StorageError) as error:
             get_run_logger().warning("the artifact %s could not be sent: %s", key, error)
             return False
     return True

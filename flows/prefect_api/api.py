@@ -31,7 +31,11 @@ _ASK_S = 10.0
 """The longest wait in seconds for a connection to a configured API, and again for its answer."""
 
 _NOT_LET_IN = (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN)
-_UNUSABLE = (httpx.HTTPError, httpx.InvalidURL, PrefectException, OSError, RuntimeError, ValueError)
+
+API_AWAY = (httpx.HTTPError, PrefectException, OSError)
+"""Errors of Prefect's client for an API that does not answer, or answers wrongly."""
+
+_UNUSABLE = (*API_AWAY, httpx.InvalidURL, RuntimeError, ValueError)
 
 
 def ask_api(url: str) -> str:

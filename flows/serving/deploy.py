@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import httpx
 import yaml
 from prefect.client.orchestration import SyncPrefectClient, get_client
 from prefect.client.schemas.actions import DeploymentScheduleCreate, DeploymentUpdate, WorkPoolCreate
@@ -16,12 +15,12 @@ from prefect.client.schemas.objects import ConcurrencyLimitConfig, ConcurrencyLi
 from prefect.client.schemas.responses import DeploymentResponse
 from prefect.client.schemas.schedules import CronSchedule
 from prefect.deployments.runner import DeploymentApplyError, RunnerDeployment
-from prefect.exceptions import ObjectNotFound, PrefectException
+from prefect.exceptions import ObjectNotFound
 from prefect.types.entrypoint import EntrypointType
 
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.escaping import code
-from nightjar.flows.prefect_api.api import api_url
+from nightjar.flows.prefect_api.api import API_AWAY, api_url
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job.file import load_job
@@ -141,7 +140,7 @@ def answering_api() -> Iterator[SyncPrefectClient]:
     try:
         with get_client(sync_client=True) as client:
             yield client
-    except (httpx.HTTPError, PrefectException, DeploymentApplyError, OSError) as error:
+    except (*API_AWAY, DeploymentApplyError) as error:
         raise ClusterError(
             f"Prefect at {api_url()} did not make or pause all deployments: {error}. Repeat the command when it "
             "answers; `nightjar doctor` shows what is wrong with it"
