@@ -18,7 +18,7 @@ from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.notifying import request_to_begin, telling
 from nightjar.flows.pages.advice import check_tables
 from nightjar.flows.pages.standing import status
-from nightjar.flows.prefect_api.api import API_AWAY, api_url
+from nightjar.flows.prefect_api.api import API_AWAY, api_url, in_words
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import Night
 from nightjar.inference.errors import JobError, NightjarError
@@ -123,7 +123,7 @@ def _run(request: RunRequest, ray: str | None) -> str:
                 job=request.job_path, date=request.date, ray=ray, engine=request.engine, return_state=True
             )
     except API_AWAY as error:
-        return f"Prefect's API was away: {str(error) or type(error).__name__}"
+        return f"Prefect's API was away: {in_words(error)}"
     return state.message or state.name or ""
 
 

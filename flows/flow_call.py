@@ -19,7 +19,7 @@ from prefect.client.schemas.objects import State
 from prefect.runtime import deployment, flow_run
 from prefect.states import Completed, Failed
 
-from nightjar.flows.prefect_api.api import API_AWAY
+from nightjar.flows.prefect_api.api import API_AWAY, in_words
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import ClusterError, JobError, NightjarError
 from nightjar.inference.process import held
@@ -97,7 +97,7 @@ def keeping_ending(call: Call) -> Iterator[None]:
         if call.ended is None:
             raise ClusterError(
                 "Prefect's API went away before the run could begin, and nothing was scored; repeat the "
-                f"command: {error}"
+                f"command: {in_words(error)}"
             ) from error
         _report(call, call.ended, error)
 
@@ -110,7 +110,7 @@ def _report(call: Call, ended: FinishedRun | NightjarError, error: Exception) ->
         with get_client(sync_client=True) as client:
             client.set_flow_run_state(UUID(call.flow_run), state, force=True)
     except (*API_AWAY, RuntimeError):
-        call.unreported = str(error) or type(error).__name__
+        call.unreported = in_words(error)
 
 
 def request_of(

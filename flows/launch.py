@@ -14,7 +14,7 @@ from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.notifying import could_not_begin
 from nightjar.flows.pages.display import following
 from nightjar.flows.pages.ending import after_failure
-from nightjar.flows.prefect_api.api import api_url, worker_env
+from nightjar.flows.prefect_api.api import api_url, home, worker_env
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import Launched
 from nightjar.inference import predictors
@@ -84,7 +84,7 @@ def launch(
                     ray=address,
                     engine=request.engine,
                 )
-        return Launched(call.finished(), api.url, api.own, call.unreported, address)
+        return Launched(call.finished(), "" if api.own else home(), call.unreported, address)
     except KeyboardInterrupt as signal:
         stopped = stopped_by(signal)
     except NightjarError as error:

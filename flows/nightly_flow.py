@@ -47,6 +47,7 @@ from nightjar.inference.run.resume import nothing_to_score, was_published
 from nightjar.inference.run.scoring import discover, score
 from nightjar.inference.run.waiting import Awaited, await_input, keeping
 from nightjar.inference.stopwatch import Stopwatch
+from nightjar.inference.storage.locations import without_password
 
 
 def _worth_repeating(_: Task[Any, Any], __: TaskRun, state: State[Any]) -> bool:
@@ -148,7 +149,8 @@ def _run(make: Callable[[], RunRequest], ray: str | None, call: Call) -> State[A
             request = fixed(make())  # with the job and the code of now
         finished = outcome.pruned(_four_steps(request, ray, watch))
     except Exception as raised:
-        error = raised if isinstance(raised, NightjarError) else RunFailed(f"{type(raised).__name__}: {raised}")
+        said = f"{type(raised).__name__}: {without_password(str(raised))}"
+        error = raised if isinstance(raised, NightjarError) else RunFailed(said)
         call.end(error)
         ended = outcome.failed(request, error, ray) if request is not None else Failed(message=str(error), data=error)
         if not isinstance(raised, _FORESEEN):

@@ -31,7 +31,7 @@ from nightjar.flows import notifying
 from nightjar.flows.pages import artifacts, reportfiles
 from nightjar.flows.pages.advice import Commands, tables_behind
 from nightjar.flows.pages.ending import asking_page, old_nights
-from nightjar.flows.prefect_api.api import API_AWAY
+from nightjar.flows.prefect_api.api import API_AWAY, in_words
 from nightjar.flows.reports import DecisionMade, FinishedRun
 from nightjar.inference.errors import ClusterError, Held, NightjarError, Rejected, Unanswered
 from nightjar.inference.history.retention import prune
@@ -115,7 +115,7 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
             timeout = int(request.job.approval.deadline_h * 3600) + _LEAST_S
             suspend_flow_run(wait_for_input=form, timeout=timeout, key=_key(question))  # does not return
     except (*API_AWAY, RuntimeError) as fault:
-        _warn(f"this run cannot be suspended ({fault}); `nightjar approve` answers it")
+        _warn(f"this run cannot be suspended ({in_words(fault)}); `nightjar approve` answers it")
     return Failed(name="Asks", message=str(error), data=error)
 
 
@@ -182,7 +182,7 @@ def _resume(question: Question, decision: Decision) -> tuple[bool, str]:
     except ObjectNotFound:
         return False, ""  # it was started with another API, or with none
     except (*API_AWAY, RuntimeError, ValueError) as error:
-        return False, f"Prefect's run {question.flow_run} could not be resumed ({error or type(error).__name__})"
+        return False, f"Prefect's run {question.flow_run} could not be resumed ({in_words(error)})"
     return True, ""
 
 

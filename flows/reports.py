@@ -300,12 +300,14 @@ class FinishedRun:
 
 @dataclass(frozen=True)
 class Launched:
-    """A finished run, as a command has it. ray: the cluster that was named. unreported: why Prefect's API does not know
-    how the run ended, if it was away by then."""
+    """A finished run, as a command has it.
+
+    pages: the address of Prefect's pages; empty if its server ended with the command. unreported: why Prefect's API
+    does not know how the run ended, if it was away by then. ray: the cluster that was named.
+    """
 
     run: FinishedRun
-    api_url: str
-    own_api: bool
+    pages: str = ""
     unreported: str = ""
     ray: str | None = None
 

@@ -27,7 +27,7 @@ from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.wording import cells, describe, said_of
-from nightjar.flows.prefect_api.api import API_AWAY
+from nightjar.flows.prefect_api.api import API_AWAY, in_words
 from nightjar.flows.reports import FinishedRun
 from nightjar.inference.errors import GateFailed, NightjarError, StorageError
 from nightjar.inference.history.night import Report
@@ -225,7 +225,7 @@ def sent(due: dict[str, Send]) -> bool:
             send()
         # RuntimeError: the task has ended meanwhile and closed its connection.
         except (*API_AWAY, RuntimeError, StorageError) as error:
-            get_run_logger().warning("the artifact %s could not be sent: %s", key, error)
+            get_run_logger().warning("the artifact %s could not be sent: %s", key, in_words(error))
             return False
     return True
 

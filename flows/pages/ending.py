@@ -163,7 +163,7 @@ def closing_text(launched: Launched) -> str:
     away = [f"Prefect's page may be wrong, its API was away at the end ({unreported})"] if unreported else []
     commands = Commands.here(run.request, launched.ray)
     found = finished(run, commands, written(run.request), away)
-    pages = {} if launched.own_api else {"pages": f"{launched.api_url.removesuffix('/api')} → Runs, and Artifacts"}
+    pages = {"pages": f"{launched.pages} → Runs, and Artifacts"} if launched.pages else {}
     return as_text(replace(found, commands={**found.commands, **pages}))
 
 

@@ -88,6 +88,11 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def in_words(error: BaseException) -> str:
+    """What an error of Prefect's client says, without the password that the URL in it may have."""
+    return without_password(str(error) or type(error).__name__)
+
+
 def is_away(error: BaseException | None) -> bool:
     """Whether a request failed for a reason that may pass: no answer, or an error of the server."""
     if isinstance(error, httpx.HTTPStatusError):

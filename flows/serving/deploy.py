@@ -20,7 +20,7 @@ from prefect.types.entrypoint import EntrypointType
 
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.pages.escaping import code
-from nightjar.flows.prefect_api.api import API_AWAY, api_url
+from nightjar.flows.prefect_api.api import API_AWAY, api_url, in_words
 from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import ClusterError, JobError
 from nightjar.inference.job.file import load_job
@@ -142,8 +142,8 @@ def answering_api() -> Iterator[SyncPrefectClient]:
             yield client
     except (*API_AWAY, DeploymentApplyError) as error:
         raise ClusterError(
-            f"Prefect at {api_url()} did not make or pause all deployments: {error}. Repeat the command when it "
-            "answers; `nightjar doctor` shows what is wrong with it"
+            f"Prefect at {api_url()} did not make or pause all deployments: {in_words(error)}. Repeat the command when "
+            "it answers; `nightjar doctor` shows what is wrong with it"
         ) from error
 
 

@@ -24,7 +24,7 @@ from rich.console import Console
 
 from nightjar.flows.flow_call import SERVED
 from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, job_address
-from nightjar.flows.prefect_api.api import is_away, without_user
+from nightjar.flows.prefect_api.api import home, in_words, is_away, without_user
 from nightjar.flows.prefect_api.ownserver import PrefectApi, password_file, passwords
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.serving.deploy import (
@@ -109,8 +109,7 @@ class _PatientClient(PrefectClient):
                 if path == _POLL:
                     self._over()
                 if not self._away:
-                    said = error or type(error).__name__
-                    _log.warning("Prefect's API is away, asking again until it is back: %s", said)
+                    _log.warning("Prefect's API is away, asking again until it is back: %s", in_words(error))
                 self._away = True
             else:
                 if self._away:
@@ -166,7 +165,7 @@ def serve_until_ended(
                     _run_until_ended(runner, said, tell)
                 except RuntimeError as error:  # Prefect's runner: it cannot start, because the server has ended, say
                     api.check_alive()
-                    raise ClusterError(f"Prefect's runner has failed: {error}; repeat the command") from error
+                    raise ClusterError(f"Prefect's runner has failed: {in_words(error)}; repeat the command") from error
                 except BaseExceptionGroup:  # of the runner's tasks
                     api.check_alive()
                     raise
@@ -206,7 +205,7 @@ def _deployed(
         # Schedules stay active while nothing serves, so a night that falls due meanwhile is late, not lost.
         runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
         served = [
-            Served(job.name, path, schedule_of(job), url_for("deployment", obj_id=_added(runner, deployment)) or "")
+            Served(job.name, path, schedule_of(job), _page(_added(runner, deployment)))
             for (path, job), deployment in zip(jobs.items(), made, strict=True)
         ]
         return runner, served, pause(client, without_job(folder, jobs, known))
@@ -216,6 +215,10 @@ def _added(runner: PatientRunner, deployment: RunnerDeployment) -> UUID:
     made = runner.add_deployment(deployment)
     assert isinstance(made, UUID)  # where an event loop runs, it would be something to await
     return made
+
+
+def _page(deployment: UUID) -> str:
+    return without_user(url_for("deployment", obj_id=deployment) or "")
 
 
 def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], object]) -> None:
@@ -234,7 +237,7 @@ def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], 
 
 def _addresses(api: PrefectApi, reports: Place, private: bool) -> list[str]:
     """The lines with the addresses of the pages. private: on a terminal, where the addresses may sign in."""
-    pages, ends = f"{without_user(api.url).removesuffix('/api')}/deployments", ""
+    pages, ends = f"{home()}/deployments", ""
     if api.own:
         ends = "; this server ends with this command, its records stay"
         pages = f"{api.url.removesuffix('/api')}/sign-in#{quote(api.password)}" if private else pages

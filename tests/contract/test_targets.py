@@ -374,7 +374,7 @@ def test_a_table_that_cannot_be_written_leaves_the_publication_and_says_how_to_m
     ran = lake.run(engine="local", storage=storage)
     assert ran.publication.number == lake.snapshot().number == 1
     assert ran.publication.tables_behind == (f"{lake.folder}/table does not show it: no",)
-    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", False)
+    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication))
     monkeypatch.setattr(starting, "launched", lambda *_, **__: done)
     with pytest.raises(TablesBehind, match=r"readers of the files see it, but .*/table does not show it: no") as late:
         running.run(str(lake.job_path), as_json=True)

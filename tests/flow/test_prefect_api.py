@@ -26,6 +26,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from prefect.client.orchestration import get_client
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_KEY,
@@ -44,9 +45,11 @@ from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.prefect_api.api import api_url, ask_api, home, is_away, require_api
 from nightjar.flows.prefect_api.ownserver import server_settings
 from nightjar.flows.prefect_api.server import start_api
+from nightjar.flows.serving.deploy import answering_api
 from nightjar.inference.errors import ClusterError, Transient
 from service import client
 from support import Lake, answering, wait_until
+from webhooks import webhook
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
@@ -233,6 +236,42 @@ def test_a_password_in_the_url_is_not_shown() -> None:
         assert home() == NOWHERE.removesuffix("/api")
     with door() as url, temporary_settings({PREFECT_API_URL: url.replace("://", "://me:hush-hush@")}):
         assert "hush" not in str(doctor._prefect())
+
+
+def test_an_error_of_prefect_s_client_is_told_without_the_password_of_the_url() -> None:
+    """The error itself has the URL as it was asked."""
+    with door() as url, temporary_settings({PREFECT_API_URL: url.replace("://", "://me:hush-hush@")}):
+        with pytest.raises(ClusterError, match="did not make or pause all deployments") as caught:
+            with answering_api() as asked:
+                asked.read_flows()
+        assert "hush" in str(caught.value.__cause__)
+        assert "hush" not in str(caught.value)
+        with pytest.raises(ClusterError, match="went away before the run could begin") as caught:
+            with keeping_ending(Call()), get_client(sync_client=True) as asked:
+                asked.read_flows()
+        assert "hush" in str(caught.value.__cause__)
+        assert "hush" not in str(caught.value)
+
+
+@pytest.mark.parametrize("pages", [None, "https://me:hush-hush@pages.example"])
+def test_a_run_names_the_pages_without_the_password_of_their_url(
+    lake: Lake, api_env: dict[str, str], pages: str | None
+) -> None:
+    """On the terminal, and to whom it tells of its end. PREFECT_UI_URL says where they are, if it is set."""
+    url, sign_in = api_env["PREFECT_API_URL"], os.environ["PREFECT_API_AUTH_STRING"]
+    env = {**api_env, "PREFECT_API_URL": url.replace("://", f"://{sign_in}@"), "PREFECT_API_AUTH_STRING": ""}
+    with webhook() as hook:
+        lake.ready(name="signed-in", notify={"on": ["published"], "webhook": hook.url})
+        words = ("run", lake.job_path, "--date", DATE, "--engine", "local")
+        done = forked(*words, env={**env, **({"PREFECT_UI_URL": pages} if pages else {})})
+    assert done.returncode == 0, done.stderr
+    there = "https://pages.example" if pages else url.removesuffix("/api")
+    assert f"  pages      {there} → Runs, and Artifacts\n" in done.stdout
+    (body,) = hook.posted
+    assert body["link"].startswith(f"{there}/")
+    said = done.stdout + done.stderr + json.dumps(body)
+    assert "hush" not in said
+    assert sign_in not in said
 
 
 def test_deployments_are_told_to_use_a_server_with_a_password() -> None:

@@ -154,7 +154,7 @@ def test_the_closing_lines_the_page_and_the_json_say_what_was_asked_and_how_fast
 
 def launched(lake: Lake, ran: Any) -> Launched:
     """As the command has it in the end."""
-    return Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", own_api=True)
+    return Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication))
 
 
 def test_rows_without_an_answer_are_quarantined_each_with_its_own_reason(lake: Lake, server: Server) -> None:

@@ -116,7 +116,7 @@ def test_looking_ahead_says_what_the_schemas_say(job: Lake, capsys: pytest.Captu
 def test_a_finished_run_is_what_the_schema_says(lake: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     """Also with the profile of its columns."""
     ran = lake.ready(name="finished", profile="all").run(engine="local")
-    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", own_api=True)
+    done = Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication))
     emit(run_result(done), one_line=True)
     found = json.loads(capsys.readouterr().out)
     conforms(found, "run")
@@ -135,7 +135,7 @@ def test_what_the_summary_names_to_take_a_run_back_takes_it_back(
     for date in nights:
         ran = lake.run(date=date, engine="local")
         finished = FinishedRun(lake.request(date=date), ran.scored, ran.verdict, ran.publication)
-        text = closing_text(Launched(finished, "", own_api=True))
+        text = closing_text(Launched(finished))
         (line,) = (line for line in text.splitlines() if line.startswith("  take back "))
         commands.append(shlex.split(line.removeprefix("  take back "))[1:])
     for words in commands:
@@ -150,7 +150,7 @@ def test_a_run_beside_the_night_says_which_run_stands_for_the_date_and_what_make
     request = lake.ready().request(run_id="repair", date=NIGHT)
     for _ in range(2):
         ran = lake.run(run_id="repair", date=NIGHT, engine="local")
-        done = Launched(FinishedRun(request, ran.scored, ran.verdict, ran.publication), "", own_api=True)
+        done = Launched(FinishedRun(request, ran.scored, ran.verdict, ran.publication))
         pages = (
             closing_text(done),
             summary(done.run, "")[1],
@@ -195,9 +195,7 @@ def test_the_summary_says_which_command_shows_why_rows_are_in_the_quarantine(
         "    return {'score': batch['x']}\n"
     )
     ran = lake.ready().run(engine="local")
-    text = closing_text(
-        Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication), "", own_api=True)
-    )
+    text = closing_text(Launched(FinishedRun(lake.request(), ran.scored, ran.verdict, ran.publication)))
     assert "/quarantine\n" in text
     (line,) = (line for line in text.splitlines() if line.startswith("  look "))
     _, *words = shlex.split(line.removeprefix("  look "))
@@ -230,7 +228,7 @@ def test_a_check_that_only_warns_publishes_and_says_so_wherever_the_run_is_shown
     )
     request = lake.request()
     finished = FinishedRun(request, ran.scored, ran.verdict, ran.publication)
-    done = Launched(finished, "", own_api=True)
+    done = Launched(finished)
     (said_of_it,) = run_result(done).warnings
     text = closing_text(done)
     assert said_of_it.startswith(warning)

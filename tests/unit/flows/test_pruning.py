@@ -45,21 +45,21 @@ def test_a_prune_that_fails_is_a_note_of_a_published_night(lake: Lake) -> None:
     failed = replace(failed, request=first.request)
     command = f"nightjar prune {lake.job_path}"
     note = f"old nights: not all could be deleted (it is away); the next night does it, or `{command}`"
-    for text in (closing_text(Launched(failed, "", True)), summary(failed, "")[1].replace("\\", "")):
+    for text in (closing_text(Launched(failed)), summary(failed, "")[1].replace("\\", "")):
         assert note in text.replace("&#96;", "`")
     assert set(runs(lake)) == set(NIGHTS)
 
     done = outcome.pruned(first)
-    text = closing_text(Launched(done, "", True))
+    text = closing_text(Launched(done))
     assert "\n  deleted    readers see 2 nights less, 2 revisions of 2 runs, 2 publications, " in text
     assert "old nights" not in text
     assert "readers see 2 nights less" in summary(done, "")[1]
-    made = run_result(Launched(done, "", True)).pruned
+    made = run_result(Launched(done)).pruned
     assert made is not None
     assert made.runs == NIGHTS[:2]
     assert runs(lake) == [NIGHTS[2]]
     again = outcome.pruned(done)
-    assert "deleted" not in closing_text(Launched(again, "", True))
+    assert "deleted" not in closing_text(Launched(again))
 
 
 def test_nothing_is_deleted_of_a_job_that_keeps_all_nor_after_a_run_that_is_not_published(lake: Lake) -> None:
