@@ -62,17 +62,17 @@ def launch(
         api = start_api()
         with (
             reporting_to(api, verbose),
-            following(request, console) as flow_begins,
+            following(request, console) as tell,
             cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
         ):
             if not on_ray:
-                flow_begins("starting Prefect")
+                tell("starting Prefect")
             if request.engine == LOCAL and not published:
                 predictors.warm(request.job)
             api.wait()
             if on_ray:
-                flow_begins("")
-            call.show = flow_begins
+                tell("")
+            call.show = tell
             with keeping_ending(call), handing(call):
                 nightly(
                     job=request.job_path,

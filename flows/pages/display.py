@@ -44,8 +44,8 @@ class _Watch:
         self._request = request
         self._ledger = follow(request.storage, request.run_uri)
 
-    def flow_begins(self, waiting: str = "") -> None:
-        """Note that Ray and Prefect are up, or what input the flow waits for; the ledger says nothing yet."""
+    def tell(self, waiting: str = "") -> None:
+        """Show what the run waits for. An empty text: the flow begins or goes on, and the ledger says what it does."""
         self.doing = line(waiting) or "looking for input"
         self.flowing.clear() if waiting else self.flowing.set()
 
@@ -81,19 +81,18 @@ class _Clock(ProgressColumn):
 
 @contextmanager
 def following(request: RunRequest, console: Console | None) -> Iterator[Callable[[str], None]]:
-    """Show the run during this context. Call the yielded function when the flow begins.
-
-    Its argument is what the flow waits for; empty if it does not wait.
+    """Show the run during this context. Call the yielded function with what the run waits for, and with an empty text
+    when its flow goes on.
     """
     watch = _Watch(request)
     if console is None:
-        yield watch.flow_begins
+        yield watch.tell
         return
     show = _live if console.is_terminal else _plain
     thread = threading.Thread(target=show, args=(watch, console), daemon=True, name="nightjar-display")
     thread.start()
     try:
-        yield watch.flow_begins
+        yield watch.tell
     finally:
         watch.done.set()
         thread.join(timeout=10)

@@ -251,7 +251,8 @@ def _headed(rows: Markup, head: Sequence[str]) -> Markup:
     return Markup(re.sub("<tr>.*?</tr>", row, rows, flags=re.DOTALL))
 
 
-def _first_row(gate: GateResult) -> list[tuple[str, str]]:
+def _offenders(gate: GateResult) -> list[tuple[str, str]]:
+    """The rows that a gate names, each with the command that shows it."""
     return [(said_of(each), each.replay) for each in gate.where]
 
 
@@ -273,7 +274,7 @@ def templates() -> Environment:
         "counted": counted,
         "minute": minute,
         "duration": duration,
-        "offenders": _first_row,
+        "offenders": _offenders,
         "headed": _headed,
         "verdict": verdict,
         "tone": tone,

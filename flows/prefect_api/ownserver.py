@@ -6,7 +6,7 @@ API; that of `nightjar serve` also has the pages and the services: scheduling, l
 Whoever may use the API can run code as this user, so the server asks for a password. A file that only this user may
 read has it, and other processes get it by their environment.
 
-Prefect's own temporary server (`SubprocessASGIServer` of 3.8.8) does not serve: it stays when this process is killed,
+Prefect's own temporary server (`SubprocessASGIServer` of 3.9.1) does not serve: it stays when this process is killed,
 Ctrl-C ends it before the run has reported, and it has no password.
 """
 

@@ -81,7 +81,8 @@ class PatientRunner(Runner):
     def handle_sigterm(self, *_: Any, **__: Any) -> None:
         """Stop as for Ctrl-C: cancel what `start` does, which then stops everything in order; once.
 
-        An error raised here would come up wherever the loop happens to be. Prefect's own handler awaits nothing.
+        Prefect's own handler first cancels each run by its API, which may be away, and before the start it raises
+        `SystemExit` wherever the loop happens to be.
         """
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         assert self._serving is not None

@@ -98,7 +98,7 @@ def test_a_first_look_that_fails_is_not_the_last(lake: Lake) -> None:
     lake.ready()
     away = FaultyStorage(LakeStorage(), [fail("subfolders", error=Transient("away"))])
     watch = _Watch(lake.request(storage=away))
-    watch.flow_begins()
+    watch.tell()
     steps = watch.steps()
     assert [next(steps), next(steps)] == [("looking for input", None)] * 2
 
@@ -162,7 +162,7 @@ def test_only_this_command_is_shown(lake: Lake, revision: int) -> None:
     watch = _Watch(request)
     steps = watch.steps()
     assert next(steps) == ("starting Ray and Prefect", None)
-    watch.flow_begins()
+    watch.tell()
     assert next(steps) == ("looking for input", None)
     writer = writing(request, revision)
     if revision == 2:
@@ -215,8 +215,8 @@ def test_a_ledger_of_before_begins_to_score_with_its_first_receipt() -> None:
 def test_what_a_run_waits_for_is_shown_as_it_is(lake: Lake, terminal: bool) -> None:
     """A pattern or a name may look like markup of the display, or hold what a terminal obeys."""
     console = Console(file=io.StringIO(), width=200, force_terminal=terminal)
-    with following(lake.ready().request(), console) as flow_begins:
-        flow_begins("waiting for _SUCCESS in /lake/[a-z]*/ and [/x] and \x1b]0;gone\x07\r[red]")
+    with following(lake.ready().request(), console) as tell:
+        tell("waiting for _SUCCESS in /lake/[a-z]*/ and [/x] and \x1b]0;gone\x07\r[red]")
         time.sleep(3 * POLL_S)
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert r"waiting for _SUCCESS in /lake/[a-z]*/ and [/x] and \x1b]0;gone\x07\r[red]" in shown
