@@ -174,7 +174,7 @@ def wait_for_input(request: RunRequest, *, patient: bool) -> bool:
     Raises:
         GateFailed: The input did not come in time; its page shows the gate.
     """
-    key, show = f"{request.job.name}-progress", current_call().show
+    key, show = artifacts.bar(request), current_call().show
     with keeping(request) as keep_wait:
 
         def tell(now: Awaited) -> None:

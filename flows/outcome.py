@@ -75,7 +75,7 @@ def completed(finished: FinishedRun, *, notify: bool = True) -> State[Any]:
     artifacts.show_summary(finished)
     notifying.published_event(finished)
     if notify:
-        _warn(notifying.published(finished))
+        artifacts.warn(notifying.published(finished))
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
         late = tables_behind(finished.request, behind)
@@ -89,16 +89,11 @@ def failed(request: RunRequest, error: NightjarError, ray: str | None, *, notify
     if not isinstance(error, Held):  # the night goes on: its holder says how it stands, and how it ends
         artifacts.show_failure(request, error, ray)
         if notify:
-            _warn(notifying.failed(request, error))
+            artifacts.warn(notifying.failed(request, error))
     if isinstance(error, Unanswered):
         return _ask(request, error, ray)
     # The run's page shows the message alone; calling the flow still raises the error.
     return Failed(message=str(error), data=error)
-
-
-def _warn(problem: str) -> None:
-    if problem:
-        get_run_logger().warning("%s", problem)
 
 
 def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
@@ -115,7 +110,7 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
             timeout = int(request.job.approval.deadline_h * 3600) + _LEAST_S
             suspend_flow_run(wait_for_input=form, timeout=timeout, key=_key(question))  # does not return
     except (*API_AWAY, RuntimeError) as fault:
-        _warn(f"this run cannot be suspended ({in_words(fault)}); `nightjar approve` answers it")
+        artifacts.warn(f"this run cannot be suspended ({in_words(fault)}); `nightjar approve` answers it")
     return Failed(name="Asks", message=str(error), data=error)
 
 

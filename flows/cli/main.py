@@ -16,7 +16,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from nightjar.flows.cli import looking, publishing, running, scheduling, trying
-from nightjar.flows.cli.options import EXIT_INTERRUPTED, EXIT_USAGE, emit_problem, emitted, err, say
+from nightjar.flows.cli.options import EXIT_USAGE, emit_problem, emitted, err, say
 from nightjar.inference.errors import Interrupted, NightjarError, Terminated
 
 EXAMPLES = """Examples: nightjar run job.yaml --date 2026-11-19, nightjar serve jobs/"""
@@ -87,7 +87,7 @@ def main() -> None:
     os.environ.setdefault("DO_NOT_TRACK", "1")
     try:
         code = app(sys.argv[1:] or ["--help"], standalone_mode=False)
-        if code == EXIT_INTERRUPTED:
+        if code == Interrupted.exit_code:
             raise KeyboardInterrupt  # typer has turned an interruption into an exit code
         sys.exit(code)
     except NightjarError as error:
@@ -101,11 +101,11 @@ def main() -> None:
             _leave(error.exit_code)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
-        emit_problem(EXIT_INTERRUPTED, Interrupted.__name__, "interrupted; what was committed is kept")
+        emit_problem(Interrupted.exit_code, Interrupted.__name__, "interrupted; what was committed is kept")
         say("interrupted")
-        _leave(EXIT_INTERRUPTED)
+        _leave(Interrupted.exit_code)
     except typer.Abort:
-        _leave(EXIT_INTERRUPTED)
+        _leave(Interrupted.exit_code)
     except Exception as error:
         if not hasattr(error, "format_message"):
             raise

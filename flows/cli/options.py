@@ -17,16 +17,13 @@ import typer
 from rich.console import Console
 
 from nightjar.flows.pages.escaping import visible
-from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.errors import Held, Interrupted, JobError, NightjarError, Unanswered
 from nightjar.inference.jsonform import to_json
 
 if TYPE_CHECKING:
     from nightjar.inference.run.request import RunRequest
 
 EXIT_USAGE = 2
-EXIT_HELD = 3
-EXIT_ASKS = 5
-EXIT_INTERRUPTED = 130
 
 _WIDE = 240
 """The width in columns of output that does not go to a terminal."""
@@ -138,7 +135,7 @@ def lead_readers(request: RunRequest, date: str | None = None) -> None:
 emitted: list[bool] = []
 """Not empty once the command has printed its result as JSON."""
 
-_STATES = {EXIT_HELD: "held", EXIT_ASKS: "asks", EXIT_INTERRUPTED: "interrupted"}
+_STATES = {Held.exit_code: "held", Unanswered.exit_code: "asks", Interrupted.exit_code: "interrupted"}
 """Exit code → the state of a command that did not do what it should; else it failed."""
 
 

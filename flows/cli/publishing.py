@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -23,6 +24,7 @@ from nightjar.flows.cli.options import (
 from nightjar.inference.errors import JobError
 
 if TYPE_CHECKING:
+    from nightjar.inference.output.publications import Snapshot
     from nightjar.inference.output.visibility import Change, PublicationListed
     from nightjar.inference.run.request import RunRequest
 
@@ -87,7 +89,9 @@ def unpublish(
 
     `nightjar republish` shows it again.
     """
-    _change("unpublish", job, needed_run(run_id, date), date, as_json)
+    from nightjar.inference.output import visibility
+
+    _change(visibility.unpublish, job, needed_run(run_id, date), date, as_json)
 
 
 def republish(
@@ -100,10 +104,13 @@ def republish(
 
     Shows the newest published revision of a night that rollback or unpublish took back. Nothing is scored.
     """
-    _change("republish", job, needed_run(run_id, date), date, as_json)
+    from nightjar.inference.output import visibility
+
+    _change(visibility.republish, job, needed_run(run_id, date), date, as_json)
 
 
-def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
+def _change(act: Callable[..., Snapshot], job: str, run_id: str | None, date: str | None, as_json: bool) -> None:
+    """act: of `visibility`."""
     from nightjar.inference.output import publications as publish
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
@@ -111,10 +118,7 @@ def _change(act: str, job: str, run_id: str | None, date: str | None, as_json: b
     request = make_request(job, date=date, run_id=run_id, scores=False)
     request.check_owner()
     before = publish.newest(request.storage, request.output)
-    if act == "unpublish":
-        after = visibility.unpublish(request.storage, request.output, run_id, request.date)
-    else:
-        after = visibility.republish(request.storage, request.output, run_id, request.date)
+    after = act(request.storage, request.output, run_id, request.date)
     found = visibility.listed(before, after)
     emit(found) if as_json else tell(f"publication {after.number}: {after.note}. {told(found)}")
     _show(request, found.changes)

@@ -28,7 +28,7 @@ from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.privatefiles import OTHERS, create_private
 from nightjar.inference.process import environment
 
-_RAISED = (OSError, RuntimeError, ValueError, TimeoutError, ray.exceptions.RayError)
+_RAISED = (OSError, RuntimeError, ValueError, ray.exceptions.RayError)
 
 
 def start(address: str, options: dict[str, Any]) -> None:
@@ -127,11 +127,6 @@ def local_ray(env: Mapping[str, str], options: Mapping[str, Any], failed: Callab
     finally:
         ray.shutdown()
         _end(folder, keep_logs=failed())
-
-
-def lifelines() -> list[psutil.Process]:
-    """The head of the Ray that this process started, if any. Ray itself would notice its death only after a minute."""
-    return [each for each in psutil.Process().children() if each.name() == "gcs_server"]
 
 
 def tidy_up() -> None:

@@ -16,7 +16,6 @@ from prefect import Task
 from prefect_ray.task_runners import PrefectRayFuture
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from nightjar.flows.cluster import local
 from nightjar.inference.errors import ClusterLost, NightjarError
 from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.process import seldom_collected
@@ -94,11 +93,13 @@ def lifelines() -> list[psutil.Process]:
     """The processes on this machine whose end means that the cluster is lost.
 
     One is this node's raylet: when it ends, the joined cluster is lost, even if another cluster answers at the address.
-    The other is the head of the run's own Ray. Asking Ray is no alternative, because Ray then ends the whole process.
+    The other is the head of the Ray that this process started, if any; Ray itself would notice its death only after a
+    minute. Asking Ray is no alternative, because Ray then ends the whole process.
     """
     here = ray.get_runtime_context().get_node_id()
     own = (each for each in raylets() if any(here in word for word in each.info["cmdline"] or ()))
-    return [*islice(own, 1), *local.lifelines()]
+    heads = (each for each in psutil.Process().children() if each.name() == "gcs_server")
+    return [*islice(own, 1), *heads]
 
 
 def raylets() -> Iterator[psutil.Process]:

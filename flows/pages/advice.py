@@ -38,11 +38,6 @@ def near(path: str) -> str:
         return path
 
 
-def reaching(ray: str | None) -> list[str]:
-    """The options that name the run's cluster, if one was named."""
-    return ["--ray", ray] if ray else []
-
-
 @dataclass(frozen=True)
 class Commands:
     """The whole commands about one run. ray: the cluster that was named.
@@ -76,7 +71,7 @@ class Commands:
 
     def repeat(self, *, fresh: bool = False) -> str:
         """Continues the run. fresh: `--fresh` is needed again."""
-        options = [*self.request.again, *(["--fresh"] if fresh else []), *reaching(self.ray)]
+        options = [*self.request.again, *(["--fresh"] if fresh else []), *(["--ray", self.ray] if self.ray else [])]
         return self.command(self.request.command, *options)
 
     def answer(self, word: str, question: str) -> str:

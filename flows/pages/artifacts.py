@@ -101,16 +101,16 @@ def _bounded(table: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def show_summary(run: FinishedRun) -> None:
     """Write the report; send the tables, and the page that a person reads in the morning."""
     request = run.request
-    report = reportfiles.leave(request, _warn, account=None if run.scored.finished else run.account)
+    report = reportfiles.leave(request, warn, account=None if run.scored.finished else run.account)
     state, page = summary(run, report.page if report else "")
     _deliver_all(request, page, state, tables(request, report) if report else {})
     if not run.scored.finished:
-        deliver({_bar(request): lambda: _complete(request, run.scored.progress)})
+        deliver({bar(request): lambda: _complete(request, run.scored.progress)})
 
 
 def show_failure(request: RunRequest, error: NightjarError, ray: str | None) -> None:
     """Write the report; send the tables, and the page of a run that failed. ray: the cluster that was named."""
-    report = reportfiles.leave(request, _warn)
+    report = reportfiles.leave(request, warn)
     found = failure(Commands(request, ray=ray), error, report)
     due = tables(request, report) if report else {}
     if isinstance(error, GateFailed):
@@ -124,7 +124,8 @@ def _deliver_all(request: RunRequest, page: str, state: str, more: dict[str, Sen
     deliver({key: lambda: create_markdown_artifact(page, key=key, description=state), **more})
 
 
-def _bar(request: RunRequest) -> str:
+def bar(request: RunRequest) -> str:
+    """The key of the progress bar."""
     return f"{request.job.name}-progress"
 
 
@@ -133,15 +134,18 @@ def _complete(request: RunRequest, progress: Progress) -> None:
     of_run, about = ArtifactFilterFlowRunId(any_=[flow_run.id]), so_far(request.run_id, progress)
     with get_client(sync_client=True) as client:
         found = client.read_artifacts(artifact_filter=ArtifactFilter(flow_run_id=of_run))
-    bar = max((each for each in found if each.key == _bar(request)), key=lambda each: str(each.created), default=None)
-    if bar is None:
-        create_progress_artifact(100.0, key=_bar(request), description=about)
-    elif bar.description != about:
-        update_progress_artifact(bar.id, 100.0, description=about)
+    bars = (each for each in found if each.key == bar(request))
+    newest = max(bars, key=lambda each: str(each.created), default=None)
+    if newest is None:
+        create_progress_artifact(100.0, key=bar(request), description=about)
+    elif newest.description != about:
+        update_progress_artifact(newest.id, 100.0, description=about)
 
 
-def _warn(said: str) -> None:
-    get_run_logger().warning("%s", said)
+def warn(said: str) -> None:
+    """Warn in the run's log; of nothing if the text is empty."""
+    if said:
+        get_run_logger().warning("%s", said)
 
 
 EVERY_S = 2.0
@@ -152,7 +156,7 @@ class ProgressArtifact:
     """A progress bar in Prefect's UI. A thread sends it, so that a slow or absent API never delays scoring."""
 
     def __init__(self, request: RunRequest) -> None:
-        self._key = _bar(request)
+        self._key = bar(request)
         self._run = request.run_id
         self._latest: Progress | None = None
         self._shown = ""

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from urllib.parse import quote, urlencode
 
 from nightjar.flows.pages.advice import Commands
-from nightjar.inference.errors import Missing, StorageError
+from nightjar.inference.errors import StorageError
 from nightjar.inference.history.night import REPORT, Report, collect
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.run.account import Account
@@ -97,5 +97,5 @@ def written(request: RunRequest) -> str:
         number = revs.newest_number(request.storage, request.run_uri)
         uri = join(revs.revision_uri(request.run_uri, number), REPORT)
         return request.storage.stat(uri).uri if number else ""
-    except (Missing, StorageError):
+    except StorageError:
         return ""

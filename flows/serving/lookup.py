@@ -5,6 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from types import MappingProxyType
 
 from nightjar.flows.pages import reportfiles
@@ -110,8 +111,8 @@ def newest(served: Served) -> Served:
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = []
     for place, line in enumerate(lines[:_SHOWN]):
-        run = reportfiles.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
-        night = ShownNight(line=line, report=run and f"{served.page}{run}")
+        report = _report(job, line)
+        night = ShownNight(line=line, report=report and f"{served.page}{report}")
         if line.standing.state == "asks" or (place == 0 and tone(line) == "bad"):
             night = replace(night, needs_person=True, commands=_commands(served, job, line))
         nights.append(night)
@@ -123,12 +124,8 @@ def nights_page(served: Served) -> str:
     job = _job(served)
     lines = _lines(served, job, _MORE, MAX_NIGHTS)
     nights = by_date(lines)[:MAX_NIGHTS]
-
-    def report(night: RunLine) -> str:
-        return reportfiles.run_address(night.run_id, _place(job, night.date)) if night.revision else ""
-
     around = {"All jobs": "../../", **({"Its deployment in Prefect": served.deployment} if served.deployment else {})}
-    return history_page(job.name, job.output.uri, nights, around, report)
+    return history_page(job.name, job.output.uri, nights, around, partial(_report, job))
 
 
 def report_page(served: Served, run_id: str, date: str | None) -> str | None:
@@ -167,6 +164,11 @@ def _lines(served: Served, job: Job, nights: int, most: int) -> list[RunLine]:
 def _place(job: Job, date: str) -> str:
     """The date that a run's output is named by; empty if all nights have the same output."""
     return date if is_dated(job.output.uri) else ""
+
+
+def _report(job: Job, line: RunLine) -> str:
+    """The address of a night's report, from the page of the job; empty if nothing of it was begun."""
+    return reportfiles.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
 
 
 def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
