@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -237,6 +238,14 @@ def test_a_null_costs_its_row_and_an_empty_text_none(folder: Path) -> None:
     ]
     found = np.asarray(done.outputs["vector"].combine_chunks().flatten()).reshape(-1, WIDTH)
     check_close(found, direct(folder / "model", ["a cat", "", "the dog"]))
+
+
+@pytest.mark.parametrize("missing", [None, np.nan, pd.NA, pd.NaT])
+def test_whatever_stands_for_a_missing_text_in_pandas_is_a_null(folder: Path, missing: Any) -> None:
+    job = text_job(folder)
+    predictor = adapter_of(model_job(job)).load(model_job(job), job.models[0].path)
+    with pytest.raises(ValueError, match="feature 'text' has a null, which is no text"):
+        predictor.prepare(pd.DataFrame({"text": pd.Series(["a cat", missing], dtype=object)}))
 
 
 # ---- how the model is called ----------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -387,6 +388,35 @@ def test_a_preprocess_that_raises_for_a_row_costs_the_row(lake: Lake, server: Se
     ready(lake, server, preprocess="model:prep", retry__max_quarantined=0.1).run()
     assert lake.quarantined()["_row"].tolist() == [23]
     assert lake.published()["answer"].tolist() == [f"SAY TEXT {row}" for row in range(ROWS) if row != 23]
+
+
+@pytest.mark.parametrize("form", ["numpy", "pandas"])
+@pytest.mark.parametrize("key", ["messages", "prompt"])
+def test_lists_are_read_behind_a_preprocess_as_without_one(lake: Lake, server: Server, key: str, form: str) -> None:
+    """Its batches hold arrays in their place, also within each other."""
+    tags = [[f"tag {row}"] * (row % 3) for row in range(SHARD)]
+    parts = [[{"type": "text", "text": each} for each in held] for held in tags]
+    chats = [[{"role": "user", "content": [*held, {"type": "text", "text": "say"}]}] for held in parts]
+    server.behave = lambda asked: said(json.dumps(asked.body["messages"]))
+    template = {"messages": "chat", "prompt": None} if key == "messages" else {"prompt": "{tags}"}
+    changes = {f"model__{name}": value for name, value in template.items()}
+    lake.write_model("def prep(batch):\n    return batch\n")
+    ready(lake, server, preprocess="model:prep", model__options={"batch_format": form}, **changes)
+    columns = {"id": list(range(SHARD)), "chat": chats, "tags": tags}
+    pq.write_table(pa.table(columns), lake.folder / "data" / "texts.parquet")
+    lake.run()
+    wanted = chats if key == "messages" else [[{"role": "user", "content": json.dumps(each)}] for each in tags]
+    assert [json.loads(answer) for answer in lake.published()["answer"]] == wanted
+
+
+def test_a_value_that_is_missing_in_pandas_costs_its_row(lake: Lake, server: Server) -> None:
+    """Whatever stands for it, as NA."""
+    lake.write_model("def prep(batch):\n    return batch.assign(text=batch['text'].astype('string'))\n")
+    changes = {"preprocess": "model:prep", "model__options": {"batch_format": "pandas"}}
+    ready(lake, server, texts=["a", None, "c"], retry__max_quarantined=0.5, **changes).run()
+    assert lake.published()["answer"].tolist() == ["SAY A", "SAY C"]
+    (message,) = lake.quarantined()["message"]
+    assert message.startswith("column 'text' has no value")
 
 
 def test_a_shard_of_which_no_row_is_asked_is_an_empty_part(lake: Lake, server: Server) -> None:

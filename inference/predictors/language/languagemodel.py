@@ -16,6 +16,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, keywords, number, section, text, texts
 from nightjar.inference.predictors.adapter import Adapter
+from nightjar.inference.predictors.arrays import is_missing
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, EMBEDDINGS, Reader, check_schema
 from nightjar.inference.records import Usage
@@ -252,7 +253,7 @@ def _filled(template: str, row: Mapping[str, Any]) -> str:
 
 
 def _text(name: str, value: Any) -> str:
-    if value is None or value != value:
+    if is_missing(value):
         raise PromptInvalid(f"column {name!r} has no value, which the prompt needs")
     if isinstance(value, str):
         return value

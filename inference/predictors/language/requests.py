@@ -16,11 +16,12 @@ from concurrent.futures import Future, wait
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.arrays import is_frame, to_array
+from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.scorer import Scorer, normalise
 from nightjar.inference.predictors.tabular import features
@@ -233,7 +234,16 @@ def _of(name: str, row: dict[str, Any] | Exception) -> Any:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column's values as Python's own, None for a null."""
-    if is_frame(column) or hasattr(column, "to_pylist"):
+    """A column's values as Python's own; a null is None, or what numpy or pandas has for it."""
+    if hasattr(column, "to_pylist"):
         return list(column.to_pylist())
-    return list(to_array(column).tolist())
+    return [_plain(value) for value in to_array(column).tolist()]
+
+
+def _plain(value: Any) -> Any:
+    """A value of a column. A list of Arrow's is an array in numpy and pandas, and so is each list in it."""
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, list | np.ndarray):
+        return [_plain(each) for each in (value if isinstance(value, list) else value.tolist())]
+    return value

@@ -17,7 +17,7 @@ import torch
 
 from nightjar.inference.arrow_types import is_text
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.ontorch import device_of_job
 from nightjar.inference.predictors.transformers.loading import core_of, limit_of, load_text_model
@@ -126,7 +126,7 @@ def _texts(name: str, column: Any) -> list[str]:
         return plain
     values: list[Any] = to_array(column).tolist()
     for value in values:
-        if value is None or value != value:
+        if is_missing(value):
             raise ValueError(
                 f"feature {name!r} has a null, which is no text; to score it as one, write the text in a preprocess"
             )
