@@ -140,6 +140,8 @@ class Scorer:
     @panics_are_errors()
     def score(self, prepared: Any) -> dict[str, pa.Array]:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
+        if not prepared.rows:  # not every model takes a batch without rows
+            return {name: pa.array([], declared) for name, declared in self.types.items()}
         return normalise(self._predict(prepared.content), self.types, prepared.rows)
 
     def _predict(self, content: Any) -> Any:
@@ -178,7 +180,7 @@ def normalise(raw: Any, types: Mapping[str, pa.DataType], rows: int) -> dict[str
             pieces.append({name: pa.concat_arrays([values]) for name, values in found.items()})
             raised |= {before + row: error for row, error in of_piece.items()}
             before += len(next(iter(found.values()))) + len(of_piece)
-        if not pieces and rows:
+        if not pieces:
             raise OutputInvalid(f"output {next(iter(types))!r} is missing: the predictor yielded nothing")
         outputs = {
             name: joined(pa.chunked_array([piece[name] for piece in pieces], type=declared))

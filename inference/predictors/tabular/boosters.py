@@ -113,8 +113,6 @@ class Booster:
 
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
-        if not len(prepared):
-            return features.empty(self.outputs)
         return features.by_column(np.asarray(self.call(prepared)), self.outputs, "the model")
 
 

@@ -211,11 +211,6 @@ def _some(categories: pa.Array) -> str:
 # ---- what models return, as the declared outputs ---------------------------------------------------------------
 
 
-def empty(types: Mapping[str, pa.DataType]) -> dict[str, pa.Array]:
-    """The outputs of no rows."""
-    return {name: pa.array([], kind) for name, kind in types.items()}
-
-
 def of_classes(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> list[int] | None:
     """The columns of a classifier's probabilities that the outputs are; None for all columns in their order.
 

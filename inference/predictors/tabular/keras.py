@@ -148,8 +148,6 @@ class Model:
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
         """Call the model. Returns its outputs by name."""
-        if not len(prepared[0]):  # not every layer takes an input without rows
-            return features.empty(self._types)
         moved = [tensor.to(self._place, non_blocking=True) for tensor in prepared]
         given = self._keras.tree.pack_sequence_as(self._struct, moved)
         with self._no_grad(), self._keras.device(_named(self._place)):

@@ -113,8 +113,6 @@ class Session:
 
     def predict(self, prepared: dict[str, Array]) -> dict[str, Any]:
         """Run the model. Returns its outputs by name."""
-        if not len(next(iter(prepared.values()))):  # not every operation takes an input without rows
-            return features.empty(self._types)
         raw = self._session.run(self._fetched, prepared)
         if self._fetched == list(self._types):
             return dict(zip(self._types, raw, strict=True))
@@ -261,10 +259,9 @@ def _without_values(column: Any) -> bool:
 
 def _tensor(filling: Filling) -> Array:
     target = np.empty(filling.shape, filling.input.dtype)
-    if len(target):
-        for name, column in filling.columns.items():
-            _check_kind(name, column, filling.input)
-        filling.write(target)
+    for name, column in filling.columns.items():
+        _check_kind(name, column, filling.input)
+    filling.write(target)
     return target
 
 

@@ -182,8 +182,6 @@ class _Estimator:
 
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
-        if not len(prepared):  # estimators refuse an input without rows
-            return features.empty(self._outputs)
         raw = np.asarray(self._call(prepared))
         raw = raw if self._columns is None else raw[:, self._columns]
         return features.by_column(raw, self._outputs, self._method)

@@ -121,7 +121,6 @@ class ImageClassifier:
     """A model with one number for each of its labels."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        self._types = job.model.output_types()
         self._model = ImageModel(job, folder, "AutoModelForImageClassification")
         self._head = LabelHead(job, self._model.config)
         self.device = self._model.device
@@ -129,8 +128,6 @@ class ImageClassifier:
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
-        if not prepared:
-            return features.empty(self._types)
         found = torch.empty((len(prepared), self._head.width))
 
         def keep(rows: list[int], raw: Any) -> None:

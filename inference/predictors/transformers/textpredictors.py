@@ -48,8 +48,6 @@ class Embedder(_TextPredictor):
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
         """Call the model. Returns the vectors."""
-        if not len(prepared.lengths):
-            return features.empty(self._types)
         vectors = self._model.run(prepared, self._width, self._vectors).numpy()
         return features.by_column(vectors, self._types, "the model")
 
