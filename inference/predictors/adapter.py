@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from importlib import metadata
+from pathlib import Path
 from typing import Any, Protocol
 
 import pyarrow as pa
@@ -176,6 +177,18 @@ def missing(uses: str, what: str) -> JobError:
     """The error for a framework that is not installed. what: the distribution or module that is not there."""
     adapter: Adapter = FRAMEWORKS[uses].adapter()
     return JobError(f"model.uses: the {uses} adapter needs {what}; install it: {install(adapter.extra)}")
+
+
+def unloadable(
+    library: str, named: str | None, path: Path | str, error: Exception | str, more: str = "", part: str = ""
+) -> JobError:
+    """The error for a model that a library cannot load. named: the model, as the job has it. path: the local copy, in
+    place of which the message has that name. error: the library's, or why. more: what to do. part: what cannot be
+    loaded of the model, as "the tokenizer of ".
+    """
+    said = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
+    said = " ".join(said.replace(str(path), str(named)).split())
+    return JobError(f"model.path: {library} cannot load {part}{named}: {said}" + (f"; {more}" if more else ""))
 
 
 @contextmanager

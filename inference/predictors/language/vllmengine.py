@@ -27,7 +27,7 @@ from typing import Any
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import is_memory
+from nightjar.inference.predictors.adapter import is_memory, unloadable
 from nightjar.inference.predictors.language.answers import Answer
 from nightjar.inference.predictors.language.languagemodel import Messages
 from nightjar.inference.predictors.language.requests import Requests
@@ -122,8 +122,10 @@ class Engine:
     it runs.
     """
 
-    def __init__(self, path: str, given: Mapping[str, Any], **defaults: Any) -> None:
-        """path: the model's folder. given: of the job, for vLLM's engine. defaults: where the job says nothing."""
+    def __init__(self, path: str, given: Mapping[str, Any], named: str | None = None, **defaults: Any) -> None:
+        """path: the model's folder. given: of the job, for vLLM's engine. named: the model as the job has it. defaults:
+        where the job says nothing.
+        """
         import_vllm()
         from vllm.engine.arg_utils import EngineArgs
         from vllm.platforms import current_platform
@@ -142,7 +144,7 @@ class Engine:
         except Exception as error:
             if is_memory(error):
                 raise
-            raise JobError(f"model.path: vLLM cannot load this model: {type(error).__name__}: {error}") from error
+            raise unloadable("vLLM", named, path, error) from error
         config = self._engine.vllm_config
         self.most: int = config.scheduler_config.max_num_seqs
         self.length: int = config.model_config.max_model_len
@@ -295,7 +297,7 @@ class VllmRequests(Requests):
             defaults["distributed_executor_backend"] = "mp"  # in an actor vLLM might ask Ray for GPUs of its own
         if pools:
             defaults["runner"] = "pooling"
-        self.engine = Engine(path, given, **defaults)
+        self.engine = Engine(path, given, job.model.path, **defaults)
         self._pools, self._special, self._shorter = pools, special, shorter
         weakref.finalize(self, self.engine.close)
         self.device = self.engine.device

@@ -24,7 +24,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, texts, whole
 from nightjar.inference.messages import counted, nearest
-from nightjar.inference.predictors.adapter import Adapter, Predictor
+from nightjar.inference.predictors.adapter import Adapter, Predictor, unloadable
 from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
@@ -152,19 +152,18 @@ class BoosterAdapter(Adapter):
         except JobError:
             raise
         except Exception as error:
-            raise self._unloadable(job, f"{type(error).__name__}: {_without_stack(error)}") from error
+            raise self._unloadable(job, path, f"{type(error).__name__}: {_without_stack(error)}") from error
 
     def _content(self, job: ModelJob, path: str) -> bytes:
         try:
             content = Path(path).read_bytes()
             self._booster.check_content(content)
         except (OSError, ValueError) as error:
-            raise self._unloadable(job, getattr(error, "strerror", None) or str(error)) from error
+            raise self._unloadable(job, path, getattr(error, "strerror", None) or str(error)) from error
         return content
 
-    def _unloadable(self, job: ModelJob, reason: str) -> JobError:
-        name, saving = self._booster.name, self._booster.saving
-        return JobError(f"model.path: {name} cannot load {job.model.path}: {reason}; {saving}")
+    def _unloadable(self, job: ModelJob, path: str, why: str) -> JobError:
+        return unloadable(self._booster.name, job.model.path, path, why, self._booster.saving)
 
 
 class LightGBM(Booster):

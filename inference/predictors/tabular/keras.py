@@ -22,7 +22,7 @@ from packaging.version import Version
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.adapter import Predictor
+from nightjar.inference.predictors.adapter import Predictor, unloadable
 from nightjar.inference.predictors.arrays import from_tensor, is_tensor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
@@ -100,7 +100,6 @@ def _load(job: ModelJob, path: str) -> Model:
 
 
 def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:
-    named = str(job.model.path)
     try:
         if path.suffix.lower() == ".keras":
             with zipfile.ZipFile(path) as archive:
@@ -111,11 +110,12 @@ def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:
             return keras.saving.load_model(path, compile=False, safe_mode=not job.model.trusted)
     except Exception as error:
         first = _first(error)
-        said = str(first).replace(str(path), named).strip().partition("\n")[0]
-        raise JobError(
-            f"model.path: Keras cannot load {named}: {type(first).__name__}: {said}; a model with layers of your own "
-            "needs a class of your own to score it, and Python code in it (a Lambda layer) needs model.trusted: true"
-        ) from error
+        line = str(first).strip().partition("\n")[0]
+        more = (
+            "a model with layers of your own needs a class of your own to score it, and Python code in it (a Lambda "
+            "layer) needs model.trusted: true"
+        )
+        raise unloadable("Keras", job.model.path, path, f"{type(first).__name__}: {line}", more) from error
 
 
 def _first(error: BaseException) -> BaseException:

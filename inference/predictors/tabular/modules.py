@@ -20,7 +20,7 @@ from torch.utils._pytree import MappingKey, TreeSpec, tree_flatten_with_path, tr
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import install
-from nightjar.inference.predictors.adapter import SHARED_BYTES
+from nightjar.inference.predictors.adapter import SHARED_BYTES, unloadable
 from nightjar.inference.predictors.tabular.features import by_name
 from nightjar.inference.predictors.tabular.filling import Filling, Input, columns_of, fillings
 from nightjar.inference.predictors.tabular.ontorch import (
@@ -30,7 +30,6 @@ from nightjar.inference.predictors.tabular.ontorch import (
     fill_tensor,
     is_safetensors,
     kind_of,
-    not_loaded,
 )
 from nightjar.inference.predictors.user import built
 
@@ -49,7 +48,7 @@ def load_program(job: ModelJob, path: str) -> Program:
             keep_in_file((each for each in held if isinstance(each, torch.Tensor)), path)
         module = exported.module()
     except Exception as error:
-        raise not_loaded(job, path, error) from error
+        raise unloadable("torch", job.model.path, path, error) from error
     return Program(exported, module, device, tuple(job.model.outputs))
 
 
@@ -146,7 +145,7 @@ def _scripted(job: ModelJob, path: str) -> torch.nn.Module:
             module: torch.nn.Module = torch.jit.load(path, map_location="cpu")  # type: ignore[no-untyped-call]
         keep_in_file([*module.parameters(), *module.buffers()], path)
     except Exception as error:
-        raise not_loaded(job, path, error) from error
+        raise unloadable("torch", job.model.path, path, error) from error
     return module
 
 
@@ -166,7 +165,7 @@ def _filled(job: ModelJob, path: str) -> torch.nn.Module:
     try:
         module.load_state_dict(as_own, assign=True)
     except RuntimeError as error:
-        raise not_loaded(job, path, error) from error
+        raise unloadable("torch", job.model.path, path, error) from error
     return module
 
 
@@ -187,7 +186,7 @@ def _weights(job: ModelJob, path: str) -> dict[str, torch.Tensor]:
             "module.state_dict() alone"
         ) from error
     except Exception as error:
-        raise not_loaded(job, path, error) from error
+        raise unloadable("torch", job.model.path, path, error) from error
     if isinstance(held, torch.nn.Module):
         held = held.state_dict()
     if not isinstance(held, Mapping) or not all(isinstance(each, torch.Tensor) for each in held.values()):
@@ -209,7 +208,7 @@ def _safetensors(job: ModelJob, path: str) -> dict[str, torch.Tensor]:
     try:
         loaded: dict[str, torch.Tensor] = load_file(path)
     except Exception as error:
-        raise not_loaded(job, path, error) from error
+        raise unloadable("torch", job.model.path, path, error) from error
     return loaded
 
 

@@ -19,7 +19,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import flag, text
 from nightjar.inference.messages import nearest
-from nightjar.inference.predictors.adapter import Adapter, Predictor
+from nightjar.inference.predictors.adapter import Adapter, Predictor, unloadable
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
@@ -198,11 +198,8 @@ def _start(job: ModelJob, path: str) -> Any:
         session = onnxruntime.InferenceSession(str(file), options, providers=[wanted])
         del kept
     except Exception as error:
-        said = str(error).replace(path, str(job.model.path))
-        raise JobError(
-            f"model.path: onnxruntime cannot load {job.model.path}: {type(error).__name__}: {said}; if weights lie in "
-            "files beside the model, model.path is the folder of both"
-        ) from error
+        more = "if weights lie in files beside the model, model.path is the folder of both"
+        raise unloadable("onnxruntime", job.model.path, path, error, more) from error
     if wanted not in session.get_providers():
         raise JobError(
             f"resources.gpus: onnxruntime {onnxruntime.__version__} as installed here cannot start {wanted}; install "

@@ -130,10 +130,3 @@ def _check_archive(kind: Kind, path: str) -> None:
         raise ValueError("it is TorchScript, which has its own code; remove model.options.model and args")
     if "data.pkl" not in names:
         raise ValueError("torch.save did not write it")
-
-
-def not_loaded(job: ModelJob, path: str, error: Exception) -> JobError:
-    """The error for a file that torch cannot load. path: the local copy, which the message does not name."""
-    named = str(job.model.path)
-    said = " ".join(str(error).replace(path, named).split())
-    return JobError(f"model.path: torch cannot load {named}: {type(error).__name__}: {said}")

@@ -23,7 +23,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import choice, texts
-from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, check_trusted, missing
+from nightjar.inference.predictors.adapter import SHARED_BYTES, Adapter, Predictor, check_trusted, missing, unloadable
 from nightjar.inference.predictors.arrays import Array, is_frame, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT, framed
 from nightjar.inference.predictors.tabular import features
@@ -100,7 +100,7 @@ def _load(job: ModelJob, path: str) -> Any:
         if not unknown:
             return io.load(path, trusted=trusted)
     except Exception as error:
-        raise JobError(f"model.path: skops cannot load {named}: {type(error).__name__}: {error}; {_HOW}") from error
+        raise unloadable("skops", named, path, error, _HOW) from error
     raise JobError(
         f"model.path: {named} holds {', '.join(unknown)}, which skops does not trust: with it a crafted file could run "
         "code or crash the process; if you trust whoever made the file, write "
@@ -117,7 +117,7 @@ def _unpickled(job: ModelJob, path: str) -> Any:
             return joblib.load(path)
         return _mapped(joblib, path)
     except Exception as error:
-        raise JobError(f"model.path: joblib cannot load {job.model.path}: {type(error).__name__}: {error}") from error
+        raise unloadable("joblib", job.model.path, path, error) from error
 
 
 def _mapped(joblib: Any, path: str) -> Any:

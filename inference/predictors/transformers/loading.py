@@ -10,6 +10,7 @@ import torch
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
+from nightjar.inference.predictors.adapter import unloadable
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder
 
 _UNLIMITED = 1 << 31
@@ -62,16 +63,7 @@ def quiet() -> Iterator[Any]:
 def load_model(job: ModelJob, folder: ModelFolder, auto: Any) -> Any:
     """The model on the CPU, in the type that the job names. auto: the class that loads it."""
     dtype = getattr(torch, job.model.options.get("dtype", "float32"))
-    try:
-        model, loading = auto.from_pretrained(
-            folder.path,
-            local_files_only=True,
-            trust_remote_code=False,
-            dtype=dtype,
-            output_loading_info=True,
-        )
-    except Exception as error:
-        raise failed(folder, folder.named, error) from error
+    model, loading = loaded(folder, auto, dtype=dtype, output_loading_info=True)
     # transformers fills in random numbers, and warns.
     gone = sorted(str(name) for name in loading["missing_keys"] if not str(name).startswith(_UNUSED))
     if gone:
@@ -101,10 +93,7 @@ def _check_reads_only(job: ModelJob, folder: ModelFolder, model: Any) -> None:
 
 
 def _tokenizer(folder: ModelFolder, auto: Any) -> Any:
-    try:
-        tokenizer = auto.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
-    except Exception as error:
-        raise failed(folder, f"the tokenizer of {folder.named}", error) from error
+    tokenizer = loaded(folder, auto, "the tokenizer of ")
     if not tokenizer.is_fast:
         raise JobError(
             f"model.path: the tokenizer of {folder.named} is written in Python ({type(tokenizer).__name__}), which the "
@@ -123,18 +112,19 @@ def load_image_processor(folder: ModelFolder) -> Any:
     # Under its short name the class asks for torchvision, which it does not need.
     from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
+    return loaded(folder, AutoImageProcessor, "the image processor of ", backend="pil")
+
+
+def loaded(folder: ModelFolder, auto: Any, part: str = "", **options: Any) -> Any:
+    """What a class of transformers loads of a folder. part: as in `unloadable`. options: more arguments.
+
+    Raises:
+        JobError: It cannot be loaded.
+    """
     try:
-        return AutoImageProcessor.from_pretrained(
-            folder.path, local_files_only=True, trust_remote_code=False, backend="pil"
-        )
+        return auto.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False, **options)
     except Exception as error:
-        raise failed(folder, f"the image processor of {folder.named}", error) from error
-
-
-def failed(folder: ModelFolder, what: str, error: Exception) -> JobError:
-    """The error for a part of a folder that transformers cannot load."""
-    said = str(error).replace(str(folder.path), folder.named)
-    return JobError(f"model.path: transformers cannot load {what}: {type(error).__name__}: {said}")
+        raise unloadable("transformers", folder.named, folder.path, error, part=part) from error
 
 
 def limit_of(job: ModelJob, folder: ModelFolder, model: Any, usual: int) -> int:

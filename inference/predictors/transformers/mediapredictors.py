@@ -27,9 +27,9 @@ from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.ontorch import device_of_job
 from nightjar.inference.predictors.transformers.labels import LabelHead
 from nightjar.inference.predictors.transformers.loading import (
-    failed,
     load_image_processor,
     load_model,
+    loaded,
     quiet,
     speech_model,
 )
@@ -185,17 +185,13 @@ class Transcriber:
         with quiet() as transformers:
             model = load_model(job, folder, speech_model(transformers, folder))
             self._how = _choices(job, folder, model)
-            try:
-                given = {"local_files_only": True, "trust_remote_code": False}
-                self._pipeline = transformers.pipeline(
-                    "automatic-speech-recognition",
-                    model=model,
-                    tokenizer=transformers.AutoTokenizer.from_pretrained(folder.path, **given),
-                    feature_extractor=transformers.AutoFeatureExtractor.from_pretrained(folder.path, **given),
-                    device=device,
-                )
-            except Exception as error:
-                raise failed(folder, f"the processor of {folder.named}", error) from error
+            self._pipeline = transformers.pipeline(
+                "automatic-speech-recognition",
+                model=model,
+                tokenizer=loaded(folder, transformers.AutoTokenizer, "the tokenizer of "),
+                feature_extractor=loaded(folder, transformers.AutoFeatureExtractor, "the processor of "),
+                device=device,
+            )
         rate = self._pipeline.feature_extractor.sampling_rate
         if (asked := options.get("sampling_rate", rate)) != rate:
             raise JobError(

@@ -69,7 +69,7 @@ def test_without_vllm_its_installation_is_said() -> None:
         pytest.skip("vLLM is installed here")
 
 
-AT_EXIT = """
+FAKE = """
 import atexit, sys, threading, time
 from dataclasses import make_dataclass
 from types import ModuleType, SimpleNamespace
@@ -89,6 +89,9 @@ def import_vllm():
     atexit.register(lambda: print("vLLM's own hook:", [each.name for each in threading.enumerate()]))
 
 vllmengine.import_vllm = import_vllm
+"""
+
+AT_EXIT = """
 engine = vllmengine.Engine("m", {})
 engine._engine.engine_core.shutdown = lambda: (time.sleep(1), print("the engine has ended"))
 """
@@ -96,5 +99,24 @@ engine._engine.engine_core.shutdown = lambda: (time.sleep(1), print("the engine 
 
 def test_at_exit_the_engines_end_before_what_vllm_registered_when_it_was_imported() -> None:
     """Otherwise vLLM's threads outlive what they use, and C++ aborts the process."""
-    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", FAKE + AT_EXIT], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines() == ["the engine has ended", "vLLM's own hook: ['MainThread']"]
+
+
+UNLOADABLE = """
+def refuse(args):
+    raise OSError(f"no config.json in {args.model}")
+
+FakeEngine.from_engine_args = refuse
+try:
+    vllmengine.Engine("/copies/m", {}, "hf://org/m@1")
+except vllmengine.JobError as error:
+    print(error)
+"""
+
+
+def test_a_model_that_vllm_cannot_load_is_named_as_the_job_names_it() -> None:
+    """And not by the local copy, which nobody knows."""
+    done = subprocess.run([sys.executable, "-c", FAKE + UNLOADABLE], capture_output=True, text=True, check=True)
+    said, _ = done.stdout.splitlines()
+    assert said == "model.path: vLLM cannot load hf://org/m@1: OSError: no config.json in hf://org/m@1"
