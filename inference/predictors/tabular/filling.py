@@ -22,6 +22,7 @@ class Input:
     """One input of a model."""
 
     name: str
+    """As the model's author called it."""
     rest: tuple[int | None, ...]
     """The shape after the batch dimension, None for a dimension of any size."""
     dtype: Any = None
@@ -59,10 +60,8 @@ class Filling:
             place += step
 
 
-def fillings(inputs: Sequence[Input], names: Sequence[str], columns: Mapping[str, Array]) -> list[Filling]:
+def fillings(inputs: Sequence[Input], columns: Mapping[str, Array]) -> list[Filling]:
     """Distribute the columns: one input of shape (n, F) takes all of them; else each input takes one.
-
-    names: what the model's author called the inputs.
 
     Raises:
         JobError: The columns never fit the inputs. Names `model.features`.
@@ -70,6 +69,7 @@ def fillings(inputs: Sequence[Input], names: Sequence[str], columns: Mapping[str
     """
     if len(inputs) == 1 and (len(columns) > 1 or len(inputs[0].rest) == 1):
         return [_stacked(inputs[0], columns)]
+    names = [each.name for each in inputs]
     if len(inputs) == len(columns):
         pairs = zip(inputs, _in_order(names, list(columns)), strict=True)
         return [_single(each, name, columns[name]) for each, name in pairs]
@@ -80,12 +80,12 @@ def fillings(inputs: Sequence[Input], names: Sequence[str], columns: Mapping[str
 
 
 def columns_of(batch: Any, uses: str) -> dict[str, Array]:
-    """The columns of any kind of batch as arrays of numbers. Raises as `numbers`."""
-    return {name: numbers(name, column, uses) for name, column in named(batch, uses).items()}
+    """The columns of any kind of batch as arrays of numbers. Raises as `required_numbers`."""
+    return {name: required_numbers(name, column, uses) for name, column in named(batch, uses).items()}
 
 
-def numbers(name: str, column: Any, uses: str) -> Array:
-    """A column of any kind of batch as a numpy array of numbers.
+def required_numbers(name: str, column: Any, uses: str) -> Array:
+    """A column of any kind of batch as a numpy array of numbers, where a null needs a NaN.
 
     Raises:
         JobError: It never holds numbers.

@@ -143,7 +143,7 @@ class Model:
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
         """Convert the columns of a Table or batch to the model's inputs, in memory from which the device can copy."""
-        found = fillings(self._inputs, [each.name for each in self._inputs], columns_of(batch, "keras"))
+        found = fillings(self._inputs, columns_of(batch, "keras"))
         return [fill_tensor(filling, filling.input.dtype, self._place) for filling in found]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:

@@ -8,6 +8,7 @@ import struct
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,18 +87,17 @@ class Program:
         nodes = {node.name: node for node in exported.graph.nodes if node.op == "placeholder"}
         if not all(isinstance(name, str) for name in names):
             raise JobError("model.path: the program takes a constant as input; export it with only tensors as inputs")
-        self._inputs = [_input(nodes[str(name)]) for name in names]
+        self._spec = exported.call_spec.in_spec
+        self._inputs = _named([_input(nodes[str(name)]) for name in names], self._spec)
         self._outputs = outputs
         self._place = device
         self._module = module
-        self._spec = exported.call_spec.in_spec
-        self._names = _names(self._inputs, self._spec)
         self.device = str(device)
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
         """Convert the columns of a Table or batch to the program's inputs, in memory from which the device can copy."""
-        filled = fillings(self._inputs, self._names, columns_of(batch, "torch"))
-        return [fill_tensor(each, each.input.dtype, self._place, each.input.any_layout) for each in filled]
+        filled = fillings(self._inputs, columns_of(batch, "torch"))
+        return [fill_tensor(each, each.input.dtype, self._place) for each in filled]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
         """Run the program. Returns its outputs by name."""
@@ -108,8 +108,8 @@ class Program:
             return by_name(self._module(*arguments, **keywords), self._outputs, "program")
 
 
-def _names(inputs: Sequence[Input], spec: TreeSpec) -> list[str]:
-    """The names that the model's author gave to the inputs: keys of a dict, keywords, or arguments.
+def _named(inputs: Sequence[Input], spec: TreeSpec) -> list[Input]:
+    """The inputs by the names that the model's author gave to them: keys of a dict, keywords, or arguments.
 
     Placeholders keep only the argument's name; torch changes the case of their names and puts the argument's name
     before that of a key.
@@ -117,7 +117,8 @@ def _names(inputs: Sequence[Input], spec: TreeSpec) -> list[str]:
     paths, _ = tree_flatten_with_path(tree_unflatten(range(len(inputs)), spec))
     lasts = [path[-1] for path, _ in paths]
     return [
-        str(last.key) if isinstance(last, MappingKey) else each.name for last, each in zip(lasts, inputs, strict=True)
+        replace(each, name=str(last.key)) if isinstance(last, MappingKey) else each
+        for last, each in zip(lasts, inputs, strict=True)
     ]
 
 
@@ -245,7 +246,7 @@ class Module:
             inputs = [Input(names[0], (None,))]
         else:
             inputs = [Input(name, (None,) * len(shape)) for name, shape in zip(names, shapes, strict=True)]
-        filled = fillings(inputs, names, columns)
+        filled = fillings(inputs, columns)
         return {each.input.name: fill_tensor(each, self._dtype(each), self._place) for each in filled}
 
     def predict(self, prepared: dict[str, torch.Tensor]) -> dict[str, Any]:

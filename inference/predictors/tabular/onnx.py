@@ -23,7 +23,7 @@ from nightjar.inference.predictors.adapter import Adapter, Predictor, unloadable
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.filling import Filling, Input, fillings, numbers, shape_of
+from nightjar.inference.predictors.tabular.filling import Filling, Input, fillings, required_numbers, shape_of
 
 _BUILDS = ("onnxruntime", "onnxruntime-gpu")
 """The distributions that bring the module."""
@@ -108,7 +108,7 @@ class Session:
         held = features.named(batch, "onnx")
         self._check_names(list(held))
         columns = {name: self._values(name, column) for name, column in held.items()}
-        found = fillings(self._inputs, [each.name for each in self._inputs], columns)
+        found = fillings(self._inputs, columns)
         return {filling.input.name: _tensor(filling) for filling in found}
 
     def predict(self, prepared: dict[str, Array]) -> dict[str, Any]:
@@ -124,7 +124,7 @@ class Session:
         """
         if features.is_category(column) or (self._takes_text and _without_values(column)):
             return to_array(column).astype(object)
-        return numbers(name, column, "onnx")
+        return required_numbers(name, column, "onnx")
 
     def _check_names(self, columns: list[str]) -> None:
         """Check that columns which do not have the inputs' names are meant to fill them in the order of the job."""
