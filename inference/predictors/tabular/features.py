@@ -32,11 +32,21 @@ def named(batch: Any, uses: str) -> dict[str, Any]:
 
 
 def few(batch: Any, uses: str, takes: str, most: int = 1) -> dict[str, Any]:
-    """The columns of a batch for a model that reads one, or at most so many. takes: these, for the message."""
+    """The columns of a batch for a model that reads one, or at most so many. Raises as `check_few`."""
     held = named(batch, uses)
-    if not 1 <= len(held) <= most:
-        raise JobError(f"model.features: the {uses} adapter takes {takes}; say which of {', '.join(held)}")
+    check_few(list(held), uses, takes, most)
     return held
+
+
+def check_few(names: Sequence[str], uses: str, takes: str, most: int) -> None:
+    """Check that there is a column, and that there are at most so many. takes: what they hold, as "text".
+
+    Raises:
+        JobError: There is none, or there are more.
+    """
+    if not 1 <= len(names) <= most:
+        columns = f"one column of {takes}" if most == 1 else f"{most} columns of {takes} at most"
+        raise JobError(f"model.features: the {uses} adapter takes {columns}; say which of {', '.join(names)}")
 
 
 def made_of(names: Iterable[str], columns: int) -> str:

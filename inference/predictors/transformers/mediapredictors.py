@@ -42,7 +42,7 @@ _MODES = {1: "L", 3: "RGB", 4: "RGBA"}
 
 def pictures(batch: Any, uses: str) -> list[Any]:
     """The images of any kind of batch with one column, each in RGB."""
-    ((name, column),) = features.few(batch, uses, "one column of images").items()
+    ((name, column),) = features.few(batch, uses, "images").items()
     values = to_array(column)
     return [_picture(name, value) for value in (values if values.ndim > 1 else values.tolist())]
 
@@ -205,7 +205,7 @@ class Transcriber:
 
     def prepare(self, batch: Any) -> list[Array]:
         """The samples of each recording."""
-        ((name, column),) = features.few(batch, "speech-recognition", "one column of sound").items()
+        ((name, column),) = features.few(batch, "speech-recognition", "sound").items()
         return [_samples(name, value) for value in to_array(column)]
 
     def predict(self, prepared: list[Array]) -> list[str]:

@@ -14,7 +14,6 @@ from typing import Any
 
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
 from nightjar.inference.predictors.adapter import Predictor
@@ -126,12 +125,8 @@ class TaskAdapter(OnTorch):
         self._rows, self._predictor, self._columns, self._inspect = rows, predictor, columns, inspect
 
     def check_columns(self, job: ModelJob, schema: pa.Schema) -> None:
-        names, takes = job.model.features or schema.names, self._rows.takes
-        if len(names) > self._columns:
-            most = f"one column of {takes}" if self._columns == 1 else f"{self._columns} columns of {takes} at most"
-            raise JobError(
-                f"model.features: the {job.model.uses} adapter takes {most}; say which of {', '.join(names)}"
-            )
+        names = job.model.features or schema.names
+        features.check_few(names, job.model.uses, self._rows.takes, self._columns)
         features.check_types(job, schema, self._rows.fits, self._rows.only)
 
     def inspect(self, job: ModelJob, path: str) -> None:

@@ -7,7 +7,7 @@ returns in the order of the rows.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,8 +115,7 @@ def text_columns(batch: Any, uses: str, most: int = 1) -> list[list[str]]:
         JobError: There are none, or more than `most`.
         TypeError, ValueError: A row is no text.
     """
-    takes = "one column of text" if most == 1 else "one or two columns of text"
-    return [_texts(name, column) for name, column in features.few(batch, uses, takes, most).items()]
+    return [_texts(name, column) for name, column in features.few(batch, uses, "text", most).items()]
 
 
 def _texts(name: str, column: Any) -> list[str]:
@@ -141,13 +140,10 @@ PADDING = 64
 """Of a call's budget, at most one part in so many is padding: 32 tokens on a CPU, which MiniLM computes in 8 ms. Less
 padding would need more calls, each of which costs about as much. On a GPU this was not measured."""
 
-Call = Callable[[Array], None]
-"""Gets the indices of rows, the longest first; computes these, and keeps what came out."""
 
-
-def run_packed(lengths: Array, tokens: int | None, call: Call) -> None:
-    """Call the model until each row was in one call. lengths: tokens of each row. tokens: the most rows × longest of a
-    call, but for a single row that is longer; None for all rows at once.
+def packed(lengths: Array, tokens: int | None) -> Iterator[Array]:
+    """The indices of the rows of each call, the longest first; each row is in one call. lengths: tokens of each row.
+    tokens: the most rows × longest of a call, but for a single row that is longer; None for all rows at once.
     """
     order = np.argsort(-lengths, kind="stable")
     first = 0
@@ -157,7 +153,7 @@ def run_packed(lengths: Array, tokens: int | None, call: Call) -> None:
             longest = int(lengths[rows[0]])
             rows = rows[: max(1, tokens // longest)]
             rows = rows[(longest - lengths[rows]).cumsum() <= tokens // PADDING]
-        call(rows)
+        yield rows
         first += len(rows)
 
 
@@ -214,14 +210,11 @@ class TextModel:
 
     def each(self, tokens: Tokens, keep: Keep) -> None:
         """Call the model until `keep` has got what it returns for each text."""
-
-        def call(rows: Array) -> None:
-            padded = tokens.padded(rows, self._pad)
-            given = {name: torch.from_numpy(padded[name]).to(self._place) for name in self._takes}
-            keep(rows, self._model(**given), given["attention_mask"])
-
         with torch.inference_mode():
-            run_packed(tokens.lengths, self._budget, call)
+            for rows in packed(tokens.lengths, self._budget):
+                padded = tokens.padded(rows, self._pad)
+                given = {name: torch.from_numpy(padded[name]).to(self._place) for name in self._takes}
+                keep(rows, self._model(**given), given["attention_mask"])
 
 
 def _budget(job: ModelJob, on_gpu: bool) -> int | None:

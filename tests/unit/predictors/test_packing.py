@@ -9,19 +9,17 @@ from hypothesis import strategies as st
 from lazily import lazily
 
 textmodel = "nightjar.inference.predictors.transformers.textmodel"
-Tokens, run_packed = lazily(textmodel, "Tokens"), lazily(textmodel, "run_packed")
+Tokens, packed = lazily(textmodel, "Tokens"), lazily(textmodel, "packed")
 
 
-def packed(lengths: list[int], tokens: int | None) -> list[list[int]]:
+def calls_of(lengths: list[int], tokens: int | None) -> list[list[int]]:
     """The rows of each call."""
-    found: list[list[int]] = []
-    run_packed(np.array(lengths, np.int64), tokens, lambda rows: found.append(rows.tolist()))
-    return found
+    return [rows.tolist() for rows in packed(np.array(lengths, np.int64), tokens)]
 
 
 @given(lengths=st.lists(st.integers(1, 60), max_size=80), tokens=st.integers(1, 4000) | st.none())
 def test_each_row_is_in_one_call_and_calls_keep_to_the_budget(lengths: list[int], tokens: int | None) -> None:
-    calls = packed(lengths, tokens)
+    calls = calls_of(lengths, tokens)
     assert sorted(row for rows in calls for row in rows) == list(range(len(lengths)))
     for rows in calls:
         longest = lengths[rows[0]]
@@ -49,6 +47,6 @@ def test_texts_are_padded_at_their_ends_up_to_the_longest_of_them() -> None:
 
 def test_a_call_that_would_be_padded_much_ends_sooner() -> None:
     """Of 640 tokens at most 10 may be padding, although each call has room for more rows."""
-    assert packed([90, 100, 94, 96, 3], 640) == [[1, 3, 2], [0], [4]]
-    assert packed([90, 100, 94, 95, 3], 640) == [[1, 3], [2, 0], [4]]
-    assert packed([9, 100, 4], None) == [[1, 0, 2]], "unless a call is exactly the micro-batch"
+    assert calls_of([90, 100, 94, 96, 3], 640) == [[1, 3, 2], [0], [4]]
+    assert calls_of([90, 100, 94, 95, 3], 640) == [[1, 3], [2, 0], [4]]
+    assert calls_of([9, 100, 4], None) == [[1, 0, 2]], "unless a call is exactly the micro-batch"
