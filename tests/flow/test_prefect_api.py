@@ -241,14 +241,19 @@ def test_a_password_in_the_url_is_not_shown() -> None:
 def test_an_error_of_prefect_s_client_is_told_without_the_password_of_the_url() -> None:
     """The error itself has the URL as it was asked."""
     with door() as url, temporary_settings({PREFECT_API_URL: url.replace("://", "://me:hush-hush@")}):
-        with pytest.raises(ClusterError, match="did not make or pause all deployments") as caught:
-            with answering_api() as asked:
-                asked.read_flows()
+        with (
+            pytest.raises(ClusterError, match="did not make or pause all deployments") as caught,
+            answering_api() as asked,
+        ):
+            asked.read_flows()
         assert "hush" in str(caught.value.__cause__)
         assert "hush" not in str(caught.value)
-        with pytest.raises(ClusterError, match="went away before the run could begin") as caught:
-            with keeping_ending(Call()), get_client(sync_client=True) as asked:
-                asked.read_flows()
+        with (
+            pytest.raises(ClusterError, match="went away before the run could begin") as caught,
+            keeping_ending(Call()),
+            get_client(sync_client=True) as asked,
+        ):
+            asked.read_flows()
         assert "hush" in str(caught.value.__cause__)
         assert "hush" not in str(caught.value)
 

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import JobError, Transient
+from nightjar.inference.errors import InputChanged, JobError, Transient
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
@@ -67,11 +67,24 @@ class Delta(TableSource):
             try:
                 table.load_as_version(wanted)
             except DeltaError as error:
+                if self._is_logged(storage, wanted):
+                    raise
+                if number is not None:
+                    raise InputChanged(
+                        f"{self.uri}: the Delta table has no version {wanted} any more, which this run reads; run "
+                        "again to score the newest one. A cleanup must keep a version for as long as runs read it"
+                    ) from error
                 raise JobError(
                     f"input.options: the Delta table {self.uri} has no version {wanted} (any more); its newest is "
                     f"{newest}"
                 ) from error
         return table
+
+    def _is_logged(self, storage: Storage, version: int) -> bool:
+        """Whether the log has a file of this version: its commit, or a checkpoint."""
+        log, name = join(self.uri, "_delta_log"), f"{version:020}"
+        first = next(iter(storage.list(log, after=join(log, name))), None)
+        return first is not None and first.uri.startswith(f"{join(log, name)}.")
 
     def _snapshot(self, table: DeltaTable) -> TableSnapshot:
         self._check_features(table)

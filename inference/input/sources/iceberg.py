@@ -165,7 +165,11 @@ class Iceberg(TableSource):
         if number:
             return StaticTable.from_metadata(number.partition(" ")[2], settings)
         try:
-            table = load_catalog(self.catalog or None, **settings).load_table(self.table)
+            catalog = load_catalog(self.catalog or None, **settings)
+        except ValueError as error:
+            raise JobError(f"input.options.catalog: {' '.join(str(error).split())}") from error
+        try:
+            table = catalog.load_table(self.table)
         except NoSuchTableError:
             return None
         if (place := _plain(table.location()).rstrip("/")) != self.uri:
@@ -175,10 +179,7 @@ class Iceberg(TableSource):
     def _snapshot(self, storage: Storage, table: Table, number: int) -> TableSnapshot:
         scan = table.scan(snapshot_id=self.snapshot)
         schema = scan.projection()
-        try:
-            tasks = list(scan.plan_files())
-        except ValueError as error:
-            raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {error}") from error
+        tasks = list(scan.plan_files())
         deleted = self._deleted(storage, tasks)
         columns = _columns(schema.fields, table.name_mapping() or ())
         arrow = _arrow(schema, columns)
@@ -200,8 +201,17 @@ class Iceberg(TableSource):
                     f"input.uri: the Iceberg table {self.table} has deletions by value; these are not read yet"
                 )
             self._check_kind(each, "deletions")
-            with storage.open(_plain(each.file_path)) as opened:
-                lines = pq.read_table(opened, columns=["file_path", "pos"])
+            try:
+                with storage.open(_plain(each.file_path)) as opened:
+                    lines = pq.read_table(opened, columns=["file_path", "pos"])
+            except (pa.ArrowException, OSError) as error:
+                # Arrow reports undecodable bytes as OSError without an errno, too; a real I/O error has one.
+                if getattr(error, "errno", None) is not None:
+                    raise
+                raise JobError(
+                    f"input.uri: {_plain(each.file_path)}, with deletions of the Iceberg table {self.table}, is not a "
+                    f"readable Parquet file: {error}"
+                ) from error
             for place in lines["file_path"].unique().to_pylist():
                 rows = lines.filter(pc.equal(lines["file_path"], place))
                 found.setdefault(_plain(place), []).append(rows["pos"])
@@ -225,7 +235,8 @@ class Iceberg(TableSource):
         except (RESTError, OSError) as error:
             raise Transient(f"{self.uri}: {' '.join(str(error).split())}") from error
         except ValueError as error:
-            raise JobError(f"input.options.catalog: {' '.join(str(error).split())}") from error
+            said = " ".join(str(error).split())
+            raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {said}") from error
 
 
 SOURCE = Iceberg()

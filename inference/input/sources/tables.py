@@ -2,7 +2,7 @@
 
 The format lists the data files of one snapshot. A file's `_row` counts the rows that the snapshot has of it. The number
 of the snapshot is in each file's version, so that every process reads the snapshot that was found. A process keeps the
-last few snapshots that it opened.
+last few snapshots that it used.
 
 `TableSource` reads the files of formats whose data files are Parquet: Delta Lake and Iceberg. These say of each file
 which values its partition has and which of its rows are deleted.
@@ -63,7 +63,6 @@ class Snapshot(Generic[File]):
 class SnapshotSource(Source, Generic[File]):
     """Base of the table formats. uri: of the table, see `Source.at`."""
 
-    suffixes: tuple[str, ...] = ()
     divisible = True
     uri: str = ""
 
@@ -84,10 +83,9 @@ class SnapshotSource(Source, Generic[File]):
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """The data files of one snapshot, also those that do not exist any more."""
-        snapshot = self.opened(storage, None)
+        snapshot = _SHARED.snapshot(self, storage, None)
         if snapshot is None:
             return
-        _SHARED.keep(self, snapshot)
         found = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
         for name, file in sorted(snapshot.files.items()):
             entry = found.get(name) or there(storage, name) or Entry(name, file.size, "")
@@ -227,23 +225,20 @@ class TableSource(SnapshotSource[TableFile]):
 
 
 class _Snapshots:
-    """The snapshots that this process opened last. Several threads may ask at once; one of them opens."""
+    """The snapshots that this process used last. Several threads may ask at once; one of them opens."""
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._kept: OrderedDict[tuple[str, str, str], Snapshot[Any]] = OrderedDict()
+        self._kept: OrderedDict[tuple[str, str, str | None], Snapshot[Any]] = OrderedDict()
 
-    def keep(self, source: SnapshotSource[File], snapshot: Snapshot[File]) -> None:
+    def snapshot(self, source: SnapshotSource[File], storage: Storage, number: str | None) -> Snapshot[File] | None:
+        """As `SnapshotSource.opened`. A snapshot that is asked for by its number is opened once."""
         with self._lock:
-            self._kept[source.name, source.uri, snapshot.number] = snapshot
-            while len(self._kept) > _SNAPSHOTS:
-                self._kept.popitem(last=False)
-
-    def snapshot(self, source: SnapshotSource[File], storage: Storage, number: str) -> Snapshot[File] | None:
-        with self._lock:
-            found = self._kept.get((source.name, source.uri, number))
-            if found is None and (found := source.opened(storage, number)) is not None:
-                self._kept[source.name, source.uri, number] = found
+            found = self._kept.pop((source.name, source.uri, number), None) or source.opened(storage, number)
+            if found is not None:
+                self._kept[source.name, source.uri, number or found.number] = found
+                while len(self._kept) > _SNAPSHOTS:
+                    self._kept.popitem(last=False)
             return found
 
 

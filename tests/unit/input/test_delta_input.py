@@ -15,13 +15,14 @@ import pyarrow.parquet as pq
 import pytest
 
 from lazily import lazily
-from nightjar.inference.errors import InputChanged, JobError, StorageError
+from nightjar.inference.errors import InputChanged, JobError, StorageError, Transient
 from nightjar.inference.input.plan import Discovery, Plan, discover, make_plan
-from nightjar.inference.input.sources import tables
+from nightjar.inference.input.sources import delta, tables
 from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Storage
 from support import Measuring
 
 delete_rows = lazily("lakes", "delete_rows")
@@ -115,6 +116,58 @@ def test_another_process_reads_the_snapshot_that_was_found(table: Path, monkeypa
     monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
     assert sorted_rows(job, found) == expected
     assert len(expected) > len(by_delta_rs(table))
+
+
+def test_a_process_keeps_few_of_the_snapshots_that_it_reads(table: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A worker that reads the nights of a backfill gets each snapshot by its number; one in use is opened once."""
+    for number in range(200, 206):
+        write_deltalake(table, pa.table({"id": [number]}), mode="append", schema_mode="merge")
+    found = {version: discover(STORAGE, job_of(table, version=version)) for version in range(9)}
+    shared, opened = tables._Snapshots(), []
+    monkeypatch.setattr(tables, "_SHARED", shared)
+    as_before = delta.Delta.opened
+
+    def noted(source: delta.Delta, storage: Storage, number: str | None) -> Any:
+        opened.append(number)
+        return as_before(source, storage, number)
+
+    monkeypatch.setattr(delta.Delta, "opened", noted)
+    for version in range(1, 9):
+        for each in (version, 0):
+            assert len(sorted_rows(job_of(table, version=each), found[each])) == found[each].rows
+    assert sorted(map(str, opened)) == [str(version) for version in range(9)]
+    assert len(shared._kept) == tables._SNAPSHOTS
+
+
+@pytest.mark.parametrize("options", [{}, {"version": 2}])
+def test_a_version_that_is_gone_is_told_though_its_files_are_there(
+    table: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whether the job names it, or it was the newest when the run was planned."""
+    job = job_of(table, **options)
+    found = discover(STORAGE, job)
+    (piece, *_) = (piece for shard in make_plan(found, job, "").shards() for piece in shard.pieces)
+    clean_log(table)
+    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    with pytest.raises(InputChanged, match=rf"{re.escape(str(table))}.* has no version 2 any more.*; run again"):
+        read_piece(STORAGE, job, piece, found.schema)
+    with pytest.raises(JobError, match=r"input\.options: .* has no version 2 \(any more\); its newest is 3"):
+        discover(STORAGE, job_of(table, version=2))
+
+
+def clean_log(table: Path, *, keep: int | None = None) -> None:
+    """One more version, with a checkpoint. The log before it is gone, as by a cleanup, but for the version `keep`."""
+    DeltaTable(table).delete("id < 5")
+    DeltaTable(table).create_checkpoint()
+    for version in {0, 1, 2} - {keep}:
+        (table / "_delta_log" / f"{version:020}.json").unlink()
+
+
+def test_a_version_of_the_log_that_cannot_be_read_now_is_not_called_gone(table: Path) -> None:
+    """It may be again: as after any other fault of the storage, somebody tries again."""
+    clean_log(table, keep=2)
+    with pytest.raises(Transient, match="the Delta table cannot be opened"):
+        discover(STORAGE, job_of(table, version=2))
 
 
 def test_a_continued_run_keeps_the_shards_of_the_files_that_are_the_same(table: Path) -> None:

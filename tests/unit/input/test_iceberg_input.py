@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from pathlib import Path
 from typing import Any
 
@@ -181,10 +182,7 @@ def test_files_that_their_partition_rules_out_are_not_looked_into(table: Table) 
 
 
 def test_rows_deleted_by_their_position_are_not_read_and_other_deletions_are_refused(table: Table) -> None:
-    catalog = catalog_of(Path(table.location().removeprefix("file://")).parent.parent)
-    flat = catalog.create_table("shop.flat", table.schema(), location=f"{table.location()}-flat")
-    content = {"id": range(10), "c": ["x"] * 10, "day": [None] * 10, "remark": ["r"] * 10, "price": range(10)}
-    flat.append(pa.table(content, flat.schema().as_arrow()))
+    flat = flat_table(table)
     (task,) = flat.scan().plan_files()
     delete_iceberg_rows(flat, task.file.file_path, [0, 4, 9])
     job = job_of(flat, table="shop.flat")
@@ -193,6 +191,29 @@ def test_rows_deleted_by_their_position_are_not_read_and_other_deletions_are_ref
     delete_iceberg_rows(flat.refresh(), task.file.file_path, [1], by_value=True)
     with pytest.raises(JobError, match=r"input\.uri: the Iceberg table shop\.flat .*(equality|by value)"):
         discover(STORAGE, job)
+
+
+@pytest.mark.parametrize("content", [b"no parquet", b""])
+def test_damaged_deletions_are_told_with_their_file(table: Table, content: bytes) -> None:
+    """The catalog, whose settings may be wrong, too, has nothing to do with them."""
+    flat = flat_table(table)
+    (task,) = flat.scan().plan_files()
+    delete_iceberg_rows(flat, task.file.file_path, [0, 4])
+    (task,) = flat.refresh().scan().plan_files()
+    (deletions,) = (Path(each.file_path.removeprefix("file://")) for each in task.delete_files)
+    deletions.write_bytes(content)
+    said = rf"input\.uri: {re.escape(str(deletions))}, with deletions .* shop\.flat, is not a readable Parquet file: "
+    with pytest.raises(JobError, match=said):
+        discover(STORAGE, job_of(flat, table="shop.flat"))
+
+
+def flat_table(table: Table) -> Table:
+    """One without partitions, of ten rows in a file."""
+    catalog = catalog_of(Path(table.location().removeprefix("file://")).parent.parent)
+    flat = catalog.create_table("shop.flat", table.schema(), location=f"{table.location()}-flat")
+    content = {"id": range(10), "c": ["x"] * 10, "day": [None] * 10, "remark": ["r"] * 10, "price": range(10)}
+    flat.append(pa.table(content, flat.schema().as_arrow()))
+    return flat
 
 
 def test_another_process_reads_the_snapshot_that_was_found_and_needs_no_catalog(

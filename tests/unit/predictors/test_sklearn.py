@@ -343,7 +343,9 @@ def test_a_pickle_that_cannot_be_loaded_is_one_sentence(tmp_path: Path) -> None:
 def test_a_model_that_cannot_be_loaded_is_named_as_the_job_names_it(tmp_path: Path) -> None:
     """And not by the local copy, which nobody knows."""
     job = saved(tmp_path, LinearRegression(), path="model.bin", trusted=True)
-    with pytest.raises(JobError, match=r"joblib cannot load .*model\.bin: FileNotFoundError: .*model\.bin'$") as refused:
+    with pytest.raises(
+        JobError, match=r"joblib cannot load .*model\.bin: FileNotFoundError: .*model\.bin'$"
+    ) as refused:
         adapter_of(model_job(job)).load(model_job(job), str(tmp_path / "copies" / "1"))
     assert "copies" not in str(refused.value)
 
