@@ -159,7 +159,7 @@ def same_version(now: str, then: str) -> bool:
 
     For local files the times decide; a new mount may have other inodes.
     """
-    return _fields(now)[:2] == _fields(then)[:2] and _content(now) == _content(then)
+    return _fields(now)[:2] == _fields(then)[:2] and content_of(now) == content_of(then)
 
 
 def untouched(now: str, then: str) -> bool:
@@ -173,7 +173,8 @@ def untouched(now: str, then: str) -> bool:
     return new[1] == old[1] or (new[2] == old[2] and new[3] != old[3])
 
 
-def _content(version: str) -> str:
+def content_of(version: str) -> str:
+    """What `of_table` was given as the content of a table's file; empty for a file of no table."""
     return version.partition(" ")[2].partition(" ")[0]
 
 

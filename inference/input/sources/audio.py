@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, needing
+from nightjar.inference.input.sources.protocol import Description, imported
 from nightjar.inference.job.options import flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -146,6 +147,9 @@ class Audio(OneRowSource):
 
 SOURCE = Audio()
 
+_soundfile = partial(imported, "soundfile", "the audio format", "audio")
+_soxr = partial(imported, "soxr", "the audio format", "audio")
+
 
 def _wrong(data: bytes, frames: int) -> str:
     """What is wrong with a WAV file's length: libsndfile reads what is there, up to what the header says."""
@@ -157,15 +161,3 @@ def _wrong(data: bytes, frames: int) -> str:
     if not frames and len(data) > _HEADER:
         return "its header says that it has no sound: whoever recorded it ended before writing the length"
     return ""
-
-
-def _soundfile() -> Any:
-    with needing("input.format", "the audio format", "audio"):
-        import soundfile
-    return soundfile
-
-
-def _soxr() -> Any:
-    with needing("input.format", "the audio format", "audio"):
-        import soxr
-    return soxr

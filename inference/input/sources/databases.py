@@ -87,9 +87,9 @@ class Session(ABC):
     def names(self, source: str) -> pa.Schema:
         """The columns, in types as which `read` takes them, bound to the names by which `content` knows them."""
 
-    @abstractmethod
     def described(self, source: str) -> pa.Schema:
         """The columns, as in `Description`."""
+        return self.names(source)
 
     @abstractmethod
     def content(self, source: str, where: str) -> tuple[int, str]:
@@ -171,9 +171,6 @@ class Postgres(Session):
         """The columns are bound by position, by which the hash of a row has them."""
         own = enumerate(self._columns(source))
         return normalised(pa.schema([bound(pa.field(each.name, _kind(each)), str(at)) for at, each in own]))
-
-    def described(self, source: str) -> pa.Schema:
-        return self.names(source)
 
     def content(self, source: str, where: str) -> tuple[int, str]:
         """The server hashes each row."""
@@ -384,6 +381,7 @@ def _array(values: list[Any], column: pa.Field) -> pa.Array:
 
 def _is_other(value: Any, column: pa.Field) -> bool:
     try:
-        return not _array([value], column)
+        _array([value], column)
     except pa.ArrowInvalid:
         return True
+    return False

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -16,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, needing
+from nightjar.inference.input.sources.protocol import Description, imported
 from nightjar.inference.job.options import Option, choice, flag
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -126,11 +127,7 @@ class Image(OneRowSource):
 
 SOURCE = Image()
 
-
-def _pillow() -> Any:
-    with needing("input.format", "the image format", "images"):
-        from PIL import Image as Pillow
-    return Pillow
+_pillow = partial(imported, "PIL.Image", "the image format", "images")
 
 
 def eight_bits(image: Decoded, *, upright: bool = True) -> Decoded:

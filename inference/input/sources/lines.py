@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import product
@@ -118,7 +118,7 @@ def opened(storage: Storage, uri: str, encoding: str = UTF8) -> Iterator[Reading
 # ---- blocks of lines ----------------------------------------------------------------------------------------
 
 
-class BlockSource(Source, ABC):
+class BlockSource(Source):
     """Base of the formats whose rows are read one block after the other, from a place on."""
 
     @abstractmethod

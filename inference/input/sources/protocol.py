@@ -9,6 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib import import_module
 from typing import Any, Self, cast
 
 import pyarrow as pa
@@ -226,3 +227,9 @@ def needing(key: str, what: str, extra: str) -> Iterator[None]:
         yield
     except (ImportError, OSError) as error:
         raise JobError(f"{key}: {what} needs another package ({error}); install it: {install(extra)}") from error
+
+
+def imported(module: str, what: str, extra: str) -> Any:
+    """A module by its name, for a source. Raises as `needing`, of `input.format`."""
+    with needing("input.format", what, extra):
+        return import_module(module)

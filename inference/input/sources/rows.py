@@ -93,8 +93,8 @@ class RowsRead:
         """
         takes[list(self.failures)] = True
         (kept,) = np.nonzero(takes)
-        at = {int(index): row for row, index in enumerate(kept)}
-        failures = {at[row]: replace(failure, row=at[row]) for row, failure in self.failures.items()}
+        placed = zip(np.searchsorted(kept, [*self.failures]).tolist(), self.failures.values(), strict=True)
+        failures = {row: replace(failure, row=row) for row, failure in placed}
         table = self.table if len(kept) == len(self.table) else selected(self.table, kept)
         return RowsRead(table, failures, pa.array(kept, pa.int64()), len(self.table) - len(kept))
 

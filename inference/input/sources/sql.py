@@ -29,7 +29,7 @@ from nightjar.inference.input.sources.protocol import Description, Source, rebou
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.job.options import Option, text
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Entry, Storage, of_table, same_version
+from nightjar.inference.storage.protocol import Entry, Storage, content_of, of_table, same_version
 
 PARTITIONS = 16
 """The number of ranges without `partitions`."""
@@ -52,7 +52,6 @@ class Sql(Source):
     partitions: int = PARTITIONS
 
     name = "SQL"
-    suffixes = ()
     options = (
         text("table", "a table or a view, of which all rows are read", "none", *_SOME),
         text("query", "in place of `table`: a query, whose rows are read", "none", *_SOME),
@@ -115,14 +114,13 @@ class Sql(Source):
         now = self._database.version(storage, self.uri)
         if now is None:
             raise self.gone(piece)
-        content = piece.version.split(" ")[1]
-        if not same_version(of_table(now, content, ""), piece.version):
+        if not same_version(of_table(now, content_of(piece.version), ""), piece.version):
             raise _changed(piece)
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Nothing is read that `files` has not read."""
         schema = self._described()
-        rows = int(entry.version.split(" ")[1].partition(":")[0])
+        rows = int(content_of(entry.version).partition(":")[0])
         return Description(schema, (rows,), (int(rows * row_bytes(schema)) + 1,))
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
@@ -134,7 +132,7 @@ class Sql(Source):
     def _read(self, piece: Piece, schema: pa.Schema, count: int, most: int | None) -> RowsRead:
         rows = json.loads(unquote(piece.uri.rpartition("=")[2]))
         with self._session() as session:
-            if self._content(session, rows) != piece.version.split(" ")[1]:
+            if self._content(session, rows) != content_of(piece.version):
                 raise _changed(piece)
             names = session.names(self._source)
             if other := rebound(names, schema):

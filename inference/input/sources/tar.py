@@ -70,7 +70,7 @@ class Tar(BlockSource):
         names, held = dict[str, None](), 0
         with _opened(storage, entry.uri) as file:
             for _, members in islice(_samples(entry.uri, file), _SEEN_SAMPLES):
-                names |= dict.fromkeys(name for name in members if _shown(name) == name not in _NO_COLUMN)
+                names |= dict.fromkeys(name for name in members if _shown(name) == name and name not in _NO_COLUMN)
                 held += _bytes(members)
                 if held > _SEEN_BYTES:
                     break
