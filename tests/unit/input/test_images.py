@@ -300,6 +300,6 @@ def test_options_are_part_of_the_identity_and_none_leaves_it_as_it_was(tmp_path:
 def test_a_missing_library_names_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "a.png"
     path.write_bytes(WHOLE)
-    monkeypatch.setitem(sys.modules, "PIL", None)
+    monkeypatch.setitem(sys.modules, "PIL.Image", None)
     with pytest.raises(JobError, match=r"another package .*; install it: pip install 'nightjar-batch\[images\]'$"):
         read(path)
