@@ -401,7 +401,7 @@ def test_lists_are_read_behind_a_preprocess_as_without_one(lake: Lake, server: S
     template = {"messages": "chat", "prompt": None} if key == "messages" else {"prompt": "{tags}"}
     changes = {f"model__{name}": value for name, value in template.items()}
     lake.write_model("def prep(batch):\n    return batch\n")
-    ready(lake, server, preprocess="model:prep", model__options={"batch_format": form}, **changes)
+    ready(lake, server, preprocess="model:prep", model__batch_format=form, **changes)
     columns = {"id": list(range(SHARD)), "chat": chats, "tags": tags}
     pq.write_table(pa.table(columns), lake.folder / "data" / "texts.parquet")
     lake.run()
@@ -412,7 +412,7 @@ def test_lists_are_read_behind_a_preprocess_as_without_one(lake: Lake, server: S
 def test_a_value_that_is_missing_in_pandas_costs_its_row(lake: Lake, server: Server) -> None:
     """Whatever stands for it, as NA."""
     lake.write_model("def prep(batch):\n    return batch.assign(text=batch['text'].astype('string'))\n")
-    changes = {"preprocess": "model:prep", "model__options": {"batch_format": "pandas"}}
+    changes = {"preprocess": "model:prep", "model__batch_format": "pandas"}
     ready(lake, server, texts=["a", None, "c"], retry__max_quarantined=0.5, **changes).run()
     assert lake.published()["answer"].tolist() == ["SAY A", "SAY C"]
     (message,) = lake.quarantined()["message"]
