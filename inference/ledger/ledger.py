@@ -7,9 +7,7 @@ The first line of a segment names its format, epoch and writer; each further lin
 from __future__ import annotations
 
 import json
-from collections import deque
 from collections.abc import Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 
 from nightjar.inference.errors import Damaged, Held
@@ -33,7 +31,7 @@ from nightjar.inference.ledger.lines import (
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.records import Failed, Receipt, encode
-from nightjar.inference.storage.protocol import Storage, is_local, join, numbered, read_control
+from nightjar.inference.storage.protocol import Storage, at_once, is_local, join, numbered, read_control
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +148,6 @@ _FORMAT = 3
 """The only format that is read. Increase this number with a change of the records, not for a new kind of record."""
 
 
-_READERS = 16
-
-
 class Ledger:
     """The ledger for readers: anybody may replay it."""
 
@@ -197,16 +192,8 @@ class Ledger:
         """The segments of these numbers, with a bounded number of them in memory."""
         if is_local(self.uri):
             # Decoding takes most of the time then, and Python decodes in one thread at a time.
-            yield from map(self.read, numbers)
-            return
-        with ThreadPoolExecutor(_READERS) as pool:
-            ahead: deque[Future[Segment]] = deque()
-            for number in numbers:
-                ahead.append(pool.submit(self.read, number))
-                if len(ahead) == _READERS:
-                    yield ahead.popleft().result()
-            while ahead:
-                yield ahead.popleft().result()
+            return map(self.read, numbers)
+        return at_once(self.read, numbers)
 
     def receipts(self, state: State) -> Iterator[Receipt]:
         """The committed receipt of every shard: the first one, or the first one after a revocation.

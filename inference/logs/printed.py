@@ -12,14 +12,13 @@ import datetime as dt
 import json
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 
 from nightjar.inference.errors import StorageError
 from nightjar.inference.jsonform import SELDOM, of_json, to_json
 from nightjar.inference.records import Failed
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, at_once, join
 
 LAST = 5
 """The number of last lines that are shown with a failed shard."""
@@ -29,7 +28,6 @@ NOTE = "note"
 """The stream for Nightjar's own remarks: what was left out, or could not be kept."""
 
 _FORMAT = 1
-_READERS = 16
 _PARTS = 8
 _SHARDS = 16
 """The most parts per worker (the newest) and the most shards that are read, because a page must not take long."""
@@ -79,10 +77,8 @@ def _key(worker: str) -> str:
 def all_lines(storage: Storage, revision: str) -> Iterator[Line]:
     """The lines of all parts of a revision, part by part."""
     names = [entry.uri for entry in storage.list(folder(revision)) if entry.uri.endswith(".jsonl")]
-    with ThreadPoolExecutor(_READERS) as pool:
-        for start in range(0, len(names), _READERS * 2):
-            for lines in pool.map(partial(read_log, storage), names[start : start + _READERS * 2]):
-                yield from lines
+    for lines in at_once(partial(read_log, storage), names):
+        yield from lines
 
 
 def read_log(storage: Storage, uri: str) -> list[Line]:
@@ -114,12 +110,11 @@ def last_lines(
     for worker in {failed.worker for failed in looked.values() if failed.worker}:
         wanted.update([name for name in names if f"_{_key(worker)}_" in name][-_PARTS:])
     found: dict[str, list[Line]] = {}
-    with ThreadPoolExecutor(_READERS) as pool:
-        for lines in pool.map(partial(read_log, storage), sorted(wanted)):
-            for line in lines:
-                failed = looked.get(line.shard)
-                if failed is not None and (line.worker, line.attempt) == (failed.worker, failed.attempt):
-                    found.setdefault(line.shard, []).append(line)
+    for lines in at_once(partial(read_log, storage), sorted(wanted)):
+        for line in lines:
+            failed = looked.get(line.shard)
+            if failed is not None and (line.worker, line.attempt) == (failed.worker, failed.attempt):
+                found.setdefault(line.shard, []).append(line)
     # A repeated command counts attempts from one again.
     newest = {shard: max(line.epoch for line in lines) for shard, lines in found.items()}
     return {

@@ -9,7 +9,6 @@ if there is a newer snapshot, writes again what it may have overwritten.
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from nightjar.inference.errors import Damaged, JobError, Missing, StorageError
@@ -19,14 +18,11 @@ from nightjar.inference.output.nights import Files, night_of, sweep_late
 from nightjar.inference.output.parts import DATA
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.storage import local as localstore
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, at_once, is_local, join
 
 FILES = "files.json"
 VIEW = "view.sql"
 LINKS = "_symlink_format_manifest/manifest"
-
-_AT_ONCE = 8
-"""The number of dates that are written at once; an output without these folders may have thousands of dates."""
 
 _MAX_ROUNDS = 100
 
@@ -60,8 +56,7 @@ def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snap
         return ""
     for _ in range(_MAX_ROUNDS):
         places = _Places(storage, output, job, now, now.nights())
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
-            list(pool.map(places.show_date, sorted(dates | _changed(storage, output, shown, now))))
+        list(at_once(places.show_date, sorted(dates | _changed(storage, output, shown, now))))
         problem = places.show_latest()
         before = shown.latest() if shown else None
         if before is not None and before in now.runs:

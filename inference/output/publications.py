@@ -8,7 +8,6 @@ manifest, then tries that number alone: whoever continues after a crash finds ou
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,10 +17,9 @@ from nightjar.inference.jsonform import of_bytes, to_bytes
 from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LedgerWriter
 from nightjar.inference.ledger.lines import Intent, Published, PublishedAs
-from nightjar.inference.storage.protocol import Storage, join, numbered, read_control
+from nightjar.inference.storage.protocol import Storage, at_once, join, numbered, read_control
 
 _MAX_TRIES = 100
-_READERS = 16
 
 _WITHOUT = (
     "restore it, or delete it: readers then have the publication before it, and `nightjar republish JOB` shows them a "
@@ -112,9 +110,7 @@ def snapshots(storage: Storage, output: str, wanted: Sequence[int]) -> Iterator[
             return _read(storage, output, number)
         return None
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        for begin in range(0, len(wanted), _READERS):
-            yield from filter(None, pool.map(read, wanted[begin : begin + _READERS]))
+    yield from filter(None, at_once(read, wanted))
 
 
 def _read(storage: Storage, output: str, number: int) -> Snapshot:

@@ -7,7 +7,6 @@ deleted, by a person or by `history.retention`, is not shown again.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 
 from nightjar.inference.errors import JobError, Missing
@@ -16,10 +15,9 @@ from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.nights import published_run, scoring_anew, there
 from nightjar.inference.output.publications import Origin, Snapshot
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, at_once
 
 _MAX_TRIES = 100
-_READERS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,9 +116,8 @@ def back(storage: Storage, output: str, to: int | None) -> Return:
             return True
         return False
 
-    with ThreadPoolExecutor(_READERS) as pool:
-        left_out = pool.map(lambda each: is_gone(*each), again)
-        gone = {run: entry.revision for (run, entry), out in zip(again, left_out, strict=True) if out}
+    left_out = at_once(lambda each: is_gone(*each), again)
+    gone = {run: entry.revision for (run, entry), out in zip(again, left_out, strict=True) if out}
     left = {run: entry for run, entry in earlier.runs.items() if run not in gone}
     return Return(now, replace(earlier, runs=left), gone)
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import os
 import re
 from abc import ABC, abstractmethod
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import TYPE_CHECKING, Protocol, TypeVar
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
 Names = list[str]  # inside the classes `list` is the method
 T = TypeVar("T")
+R = TypeVar("R")
 
 ANYBODY = 0o666
 """The permissions of new files, before the process's mask."""
@@ -125,6 +128,18 @@ def is_local(uri: str) -> bool:
 def is_web(uri: str) -> bool:
     """Whether a URI names a file of a web server."""
     return uri.startswith(("http://", "https://"))
+
+
+def at_once(call: Callable[[T], R], given: Iterable[T], most: int = 16) -> Iterator[R]:
+    """As `map`, with this many calls at once, in threads: each waits for the storage. No more results are held."""
+    with ThreadPoolExecutor(most) as pool:
+        ahead = deque[Future[R]]()
+        for one in given:
+            ahead.append(pool.submit(call, one))
+            if len(ahead) == most:
+                yield ahead.popleft().result()
+        while ahead:
+            yield ahead.popleft().result()
 
 
 def join(base: str, *names: str) -> str:

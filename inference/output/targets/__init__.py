@@ -15,7 +15,6 @@ If a date has several runs, a table has the same one as `dates/`.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from importlib import import_module
@@ -34,10 +33,7 @@ from nightjar.inference.output.nights import Files, night_of
 from nightjar.inference.output.parts import checksum, output_schema, readers_schema
 from nightjar.inference.output.publications import Snapshot
 from nightjar.inference.output.revisions import revision_in
-from nightjar.inference.storage.protocol import Storage, join
-
-_AT_ONCE = 8
-"""The number of nights that are read at once; a new table may need thousands."""
+from nightjar.inference.storage.protocol import Storage, at_once, join
 
 _MAX_ROUNDS = 100
 
@@ -198,8 +194,7 @@ def change(storage: Storage, output: str, committed: int, now: Snapshot, missing
         run = nights.get(date)
         return _read(storage, output, run, now.runs[run]) if run else None
 
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
-        return Change(now.number, dict(zip(dates, pool.map(read, dates), strict=True)), only=before is None)
+    return Change(now.number, dict(zip(dates, at_once(read, dates), strict=True)), only=before is None)
 
 
 def _said(storage: Storage, output: str, number: int) -> Snapshot | None:

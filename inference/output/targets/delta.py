@@ -25,7 +25,6 @@ import re
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -40,7 +39,7 @@ from nightjar.inference.messages import counted, install
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.nights import Files
 from nightjar.inference.output.targets import Change
-from nightjar.inference.storage.protocol import Storage, is_local, join
+from nightjar.inference.storage.protocol import Storage, at_once, is_local, join
 
 if TYPE_CHECKING:
     from deltalake import CommitProperties, DeltaTable, Schema
@@ -48,8 +47,6 @@ if TYPE_CHECKING:
 
 DATE = "date"
 """The table's partition column."""
-
-_COPIES = 16
 
 _OWN = re.compile(rf"{DATE}=[^/]+/[^/]+/r\d+/[0-9a-f]+-\d{{6,}}-[0-9a-f]{{8}}\.parquet")
 """The path that `DeltaTarget` gives a part."""
@@ -223,9 +220,8 @@ class DeltaTarget:
 
     def _commits(self) -> Iterator[list[dict[str, Any]]]:
         log = (entry.uri for entry in self._storage.list(join(self._uri, "_delta_log")))
-        with ThreadPoolExecutor(_COPIES) as pool:
-            for content in pool.map(self._storage.read, filter(re.compile(r".*/\d{20}\.json").fullmatch, log)):
-                yield [json.loads(line) for line in content.splitlines()]
+        for content in at_once(self._storage.read, filter(re.compile(r".*/\d{20}\.json").fullmatch, log)):
+            yield [json.loads(line) for line in content.splitlines()]
 
     def _linked(self, night: Files) -> Iterator[tuple[str, tuple[int, int]]]:
         """Give the files of a night their second names; each path in the table, with size and rows."""
@@ -239,10 +235,9 @@ class DeltaTarget:
             return path
 
         parts = list(outcomes.lines(night.parts))
-        with ThreadPoolExecutor(_COPIES) as pool:
-            paths = pool.map(lambda part: link(part["name"], part["size"]), parts)
-            for part, path in zip(parts, paths, strict=True):
-                yield path, (part["size"], part["rows"])
+        paths = at_once(lambda part: link(part["name"], part["size"]), parts)
+        for part, path in zip(parts, paths, strict=True):
+            yield path, (part["size"], part["rows"])
 
     def _create(self, properties: CommitProperties, added: list[AddAction], latest: Files | None) -> bool:
         """Make the table, with the first publication in it; not before there is a night that says its columns."""

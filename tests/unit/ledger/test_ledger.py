@@ -26,7 +26,7 @@ from nightjar.inference.errors import AlreadyExists, Denied, Fenced, Held, Stora
 from nightjar.inference.ledger.endings import done
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch, shows_life
 from nightjar.inference.ledger.holders import is_dead, this_holder
-from nightjar.inference.ledger.ledger import _READERS, Ledger, Segment, State, replay
+from nightjar.inference.ledger.ledger import Ledger, Segment, State, replay
 from nightjar.inference.ledger.lines import (
     Intent,
     Line,
@@ -539,10 +539,10 @@ def test_a_writer_goes_on_from_what_was_read_already(revision: str) -> None:
 
 def test_a_ledger_of_more_segments_than_are_read_at_once_is_read_whole_and_in_order(revision: str) -> None:
     ledger = Ledger(LakeStorage(), revision)
-    for number in range(1, 2 * _READERS * 2 + 4):
+    for number in range(1, 68):
         ledger.write(Segment(number, 1, "n", str(number), ()))
     fresh = Ledger(LakeStorage(), revision)
-    assert [segment.append for segment in fresh.segments()] == [str(n) for n in range(1, 2 * _READERS * 2 + 4)]
+    assert [segment.append for segment in fresh.segments()] == [str(n) for n in range(1, 68)]
     assert [segment.number for segment in fresh.segments(after=60)] == [61, 62, 63, 64, 65, 66, 67]
 
 

@@ -25,6 +25,7 @@ from nightjar.inference.storage.local import storage_error
 from nightjar.inference.storage.protocol import (
     Entry,
     Storage,
+    at_once,
     beginning,
     is_local,
     join,
@@ -418,6 +419,27 @@ def test_storage_survives_pickling(folder: str) -> None:
     assert copy == storage
     assert copy.read(join(folder, "x")) == b"1"
     assert pickle.loads(pickle.dumps(RetryingStorage(copy, attempts=7, backoff_s=0.1))).attempts == 7
+
+
+def test_of_many_calls_a_few_are_made_at_once_and_their_results_come_in_order() -> None:
+    both, begun = threading.Barrier(3, timeout=20), list[int]()
+
+    def call(number: int) -> int:
+        begun.append(number)
+        if number < 3:
+            both.wait()  # the first three are underway at the same time
+        if number == 60:
+            raise Missing("60 is not there")
+        return number
+
+    found = at_once(call, range(99), most=3)
+    assert [next(found) for _ in range(50)] == list(range(50))
+    assert max(begun) <= 50 + 3, "the others are not asked for before their time"
+    with pytest.raises(Missing, match="60 is not there"):
+        list(found)
+    assert max(begun) <= 63
+    assert list(at_once(call, range(10, 12))) == [10, 11]
+    assert list(at_once(call, [])) == []
 
 
 def test_secrets_are_not_printed() -> None:
