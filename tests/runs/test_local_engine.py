@@ -353,4 +353,4 @@ def test_what_a_process_printed_that_died_is_kept(lake: Lake) -> None:
     texts = [line.text for line in kept(lake)]
     assert "the end is near" in texts
     assert [text for text in texts if text.endswith("UserWarning: very near")]
-    assert not list(capture._folder().glob(f"{Path(capture._beginning(str(lake.revision()))).name}*"))
+    assert not list(capture._folder().glob(f"{capture._beginning(str(lake.revision()))}*"))
