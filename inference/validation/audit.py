@@ -41,21 +41,34 @@ MAX_DAMAGED = 1000
 
 @dataclass
 class Audited:
-    """What the audit of a block of shards found. size: of the data parts, in bytes.
-
-    damaged: shard → what is wrong with its parts. metrics: merged in shard order. offenders: rows that gates refuse.
-    spills: the hashes of keys, for checks on keys. runs: the keys of rows, for the index.
-    """
+    """What the audit of a block of shards found."""
 
     shards: int = 0
+    """Shards that have no problem."""
+
     counts: Counts = NO_COUNTS
+    """The counters of these shards, as their receipts have them."""
+
     size: int = 0
+    """Bytes of the data parts of these shards."""
+
     problems: int = 0
+    """Shards with a problem."""
+
     damaged: dict[str, str] = field(default_factory=dict)
+    """Shard → what is wrong with its parts, for the first `MAX_DAMAGED` shards with a problem."""
+
     metrics: Metrics = field(default_factory=Metrics)
+    """The metrics of all rows, merged in shard order."""
+
     offenders: Offenders = field(default_factory=dict)
+    """Key of a gate → the first rows that the gate refuses, one per shard."""
+
     spills: list[Spill] = field(default_factory=list)
+    """The hashes of keys, for checks on keys: one file per block and check; none of a block with a problem."""
+
     runs: list[KeyRun] = field(default_factory=list)
+    """The keys of rows, for the index: one file per block and model; none of a block with a problem."""
 
     def merge(self, other: Audited) -> None:
         """Add a later block; blocks are merged in order."""

@@ -22,45 +22,75 @@ _MAX_TRIES = 100
 
 @dataclass(slots=True, kw_only=True)
 class LabelsJoined:
-    """How labels found the rows of a night, in rows; counted while they are joined.
-
-    rows: of the night, of which `labelled` have a label, a `share`. keyless: those with a null in their key, which no
-    label can find. repeated_rows: those whose key an earlier row has; each of them got the label of its key. labels:
-    all that were read. null_labels: those without a value. unmatched_labels: others, whose key no row has.
-    repeated_labels: those that say again what another one says; they count once.
-    """
+    """How labels found the rows of a night, in rows; counted while they are joined."""
 
     rows: int = 0
+    """Rows of the night."""
+
     labelled: int = 0
+    """Rows of the night that have a label."""
+
     share: float = 0.0
+    """The share of the night's rows that have a label; 0 until all labels are joined."""
+
     keyless: int = 0
+    """Rows of the night with a null in their key, which no label can find."""
+
     repeated_rows: int = 0
+    """Rows of the night whose key an earlier row has; each of these rows got the label of its key."""
+
     labels: int = 0
+    """All labels that were read."""
+
     null_labels: int = 0
+    """Labels without a value; NaN is no value."""
+
     unmatched_labels: int = 0
+    """Labels with a value, whose key no row of the night has."""
+
     repeated_labels: int = 0
+    """Labels that say again what another label of their key says; the labels of one key count once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LateEvaluation:
-    """`evaluations/<number>.json`: one evaluation of a published revision by labels that came later.
-
-    at: when, in UTC, as ISO 8601. labels: where they were. key: the columns by which they found their rows. gates: the
-    job's checks on metrics, which change nothing of the publication. slices: as in `Figures`.
-    """
+    """`evaluations/<number>.json`: one evaluation of a published revision by labels that came later."""
 
     number: int
+    """The number of the evaluation among those of the revision, from 1; 0 until the evaluation is kept."""
+
     at: str
+    """When the labels were evaluated, in UTC, as ISO 8601."""
+
     job: str
+    """The name of the job."""
+
     run_id: str
+    """The name of the run."""
+
     date: str
+    """The run's logical time: a day as `2026-11-28`, or an instant in UTC as `2026-11-28T0530`."""
+
     revision: int
+    """The number of the published revision."""
+
     labels: str
+    """Where the labels were, for people: their list, or their first location and the number of the others."""
+
     key: tuple[str, ...]
+    """The columns by which the labels found their rows."""
+
     joined: LabelsJoined
+    """How many labels and rows found each other."""
+
     gates: tuple[GateResult, ...]
+    """The verdicts of the job's checks on metrics, which change nothing of the publication."""
+
     evaluation: Evaluation
+    """The figures of the labels against the scores."""
+
     slices: Mapping[str, SliceFigures] = field(default_factory=dict, metadata=SELDOM)
+    """Column → its slices, as in `Figures`."""
 
     def instead_of(self, found: Figures) -> Figures:
         """The figures of the night, with these in place of what its own labels say."""

@@ -48,65 +48,122 @@ class Content:
 
 @dataclass(frozen=True, slots=True)
 class Totals(Counts):
-    """Of all shards. bytes: of the data parts. files_left_out: the number of files that could not match `input.where`,
-    by what their paths or the table say, and were not read. ceilings: as in `Progress`. usage: of language
-    models.
-    """
+    """The totals of all shards."""
 
     shards: int
+    """Shards of the run."""
+
     bytes: int
+    """Bytes of the data parts."""
+
     files_left_out: int = 0
+    """Files that could not match `input.where`, by what their paths or the table say, and were not read."""
+
     ceilings: tuple[int, ...] = field(default=(), metadata=SELDOM)
+    """As `Progress.ceilings`: of each model, in the job's order, the lowest of all shards."""
+
     usage: Usage = field(default=NO_USAGE, metadata=SELDOM)
+    """What language models took."""
 
 
 @dataclass(frozen=True, slots=True)
 class Proof:
-    """What the audit proved. cover: of what that every row is there once. checksums: their kind."""
+    """What the audit proved."""
 
     cover: str
+    """By what it is proved that every row is there once: `every row index`."""
+
     shards: int
+    """Shards that were audited."""
+
     checksums: str
+    """The kind of the parts' checksums: `xxh3-128`."""
+
     rescored: Rescored | None = None
+    """The result of scoring a sample of shards again; None if no shard was."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """`manifest-<epoch>.json`.
-
-    fingerprint: under which all shards were scored, by `identity` (the job's keys), code, model and packages. outside,
-    loaded, preflight, again, snapshots: what a person should know of that, as in `Remarks`. libraries: versions where
-    it was validated. reused: the results that were taken over from earlier revisions. index: of
-    the rows, with `reuse: rows`. validated_at: UTC, as ISO 8601.
-    profile: of the columns that the job profiles, for comparing nights.
-    """
+    """`manifest-<epoch>.json`."""
 
     job: str
+    """The name of the job."""
+
     run_id: str
+    """The name of the run."""
+
     date: str
+    """The run's logical time: a day as `2026-11-28`, or an instant in UTC as `2026-11-28T0530`."""
+
     revision: int
+    """The number of the revision."""
+
     fingerprint: str
+    """The fingerprint under which all shards were scored, by `identity`, code, model and packages."""
+
     input: str
+    """The input, for people: its list, or its first location and the number of the others."""
+
     identity: Mapping[str, Any]
+    """The job's keys that the fingerprint covers."""
+
     code: Content | None = None
+    """The user's code that scored."""
+
     model: Content | None = None
+    """The model's files."""
+
     packages: Mapping[str, str] = field(default_factory=dict)
+    """Package, file or folder that the fingerprint covers → its version, a hash of its content, or both."""
+
     outside: tuple[Seen, ...] = ()
+    """As in `Remarks`: what predictors used that the fingerprint does not cover."""
+
     loaded: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """As in `Remarks`: package → its versions with which preflights loaded the model."""
+
     preflight: tuple[str, ...] = ()
+    """As in `Remarks`: the last preflight's notes, a sentence each."""
+
     again: tuple[str, ...] = ()
+    """As in `Remarks`: why shards with a result were scored again, a sentence each."""
+
     snapshots: tuple[str, ...] = field(default=(), metadata=SELDOM)
+    """As in `Remarks`: of the table that is the input, the first plan's snapshot and the last one's."""
+
     libraries: Mapping[str, str]
+    """Python and installed libraries → their versions where the run was validated."""
+
     totals: Totals
+    """The totals of all shards."""
+
     reused: tuple[outcomes.Reused, ...] = field(default=(), metadata=SELDOM)
+    """The results that were taken over from earlier revisions."""
+
     index: NightIndex | None = field(default=None, metadata=SELDOM)
+    """The index of the rows, with `reuse: rows`; else None."""
+
     shards: RevisionFile
+    """The list of the shards with their outcomes, `shards-<epoch>.parquet`."""
+
     profile: RevisionFile | None = field(default=None, metadata=SELDOM)
+    """The profile of the columns that the job profiles, for comparing nights; None if the job profiles none."""
+
     audit: Proof
+    """What the audit proved."""
+
     gates: tuple[GateResult, ...]
+    """The verdict of each gate."""
+
     metrics: Figures
+    """The figures of all rows."""
+
     failed_attempts: int
+    """Attempts of all commands that failed, and receipts that an audit revoked."""
+
     validated_at: str
+    """When the run was validated, in UTC, as ISO 8601."""
 
     def remarks(self) -> Remarks:
         """What a person should know, with the packages as they are installed now: nothing is loaded any more."""

@@ -39,19 +39,25 @@ from nightjar.inference.storage.protocol import Storage
 
 @dataclass
 class Rescored:
-    """The result of scoring again.
-
-    shards, rows: the numbers that were compared. differing: rows with any different value. greatest: the largest
-    difference of two numbers, relative to 1 + their size. first: one differing value, for a message. changed: shards
-    that were not compared, because their input has changed since they were scored.
-    """
+    """The result of scoring again."""
 
     shards: int = 0
+    """Shards that were compared."""
+
     rows: int = 0
+    """Rows of the shards that were compared."""
+
     differing: int = 0
+    """Rows with any different value, or that could not be scored again."""
+
     greatest: float = 0.0
+    """The largest difference of two numbers, relative to 1 + their size."""
+
     first: str = ""
+    """One difference, for a message; empty if there is none."""
+
     changed: int = 0
+    """Shards that were not compared, because their input has changed since they were scored."""
 
     def merge(self, other: Rescored) -> None:
         """Add the result of another process."""

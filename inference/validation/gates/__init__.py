@@ -27,59 +27,85 @@ if TYPE_CHECKING:
 class NightEvidence(Counts):
     """One night: scored and audited, and about to be published; or published before.
 
-    date: the logical date, as ISO 8601. rows_in: rows of the input that were scored, or tried: `rows_out` that will
-    be published, and `rows_quarantined` that will not. metrics: the figures of the columns that other checks name,
-    of outputs, of the labels against the scores, and the profile of the columns that the job profiles, as `--json`
-    prints them. last: the published night before this one, if there is one; its own `last` is None.
+    `rows_in` counts the rows of the input that were scored, or tried: `rows_out` that will be published, and
+    `rows_quarantined` that will not.
     """
 
     job: str
+    """The name of the job."""
+
     run_id: str
+    """The name of the run."""
+
     date: str
+    """The run's logical time: a day as `2026-11-28`, or an instant in UTC as `2026-11-28T0530`."""
+
     shards: int
+    """Shards of the night."""
+
     metrics: Figures
+    """The figures of the columns that other checks name, of outputs, of the labels against the scores, and the profile
+    of the columns that the job profiles, as `--json` prints them."""
+
     last: NightEvidence | None = None
+    """The published night before this one, if there is one; its own `last` is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """A verdict with its words. sentence: why, and what to do next. observed, limit: short texts for the table of
-    gates, as "3 flagged" and "none".
-    """
+    """A verdict with its words."""
 
     passed: bool
+    """Whether the night passes the check."""
+
     sentence: str = ""
+    """Why, and what to do next."""
+
     observed: str = ""
+    """A short text for the table of gates, as "3 flagged"; '' shows yes or no."""
+
     limit: str = ""
+    """A short text for the table of gates, as "none"; '' shows yes."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """The input as discovery found it.
-
-    unreadable: the number of files that could not be read. last: None if no gate needs it, or there is none. uncounted:
-    the number of files whose rows are not in `rows`, because they are not known before they are read.
-    """
+    """The input as discovery found it."""
 
     files: int
+    """Files of the input, unreadable ones included."""
+
     rows: int
+    """Rows of the input that match `input.where`, as far as they are known."""
+
     unreadable: int = 0
+    """Files that could not be read."""
+
     last: NightEvidence | None = None
+    """The published night before this one; None if no gate needs it, or there is none."""
+
     uncounted: int = 0
+    """Files whose rows are not in `rows`, because the rows are not known before they are read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Offender:
-    """One row that a gate refuses. row: its index in its file. value: its value, as text for people.
-
-    replay: the command that scores it again; empty until that is known.
-    """
+    """One row that a gate refuses."""
 
     shard: str
+    """The id of the row's shard."""
+
     file: str
+    """The URI of the row's input file."""
+
     row: int
+    """The index of the row in its file."""
+
     value: str
+    """The refused value, as text for people; of a check on keys the key, and an earlier row that has it."""
+
     replay: str = ""
+    """The command that scores the row again; empty until the command is known, and for a check on keys."""
 
     @property
     def holds(self) -> str:
@@ -94,14 +120,19 @@ class Offender:
 
 @dataclass(frozen=True, slots=True)
 class Baseline:
-    """A published night to compare with. called: the night, for a sentence. profile: None if there is none; `why` says
-    why. unreadable: whether there is one, and this version cannot read it.
-    """
+    """A night to compare with: a published one, or a run that was validated without being published."""
 
     called: str
+    """The name of the night, for a sentence."""
+
     profile: Profile | None
+    """The profile of the night's columns; None if there is none."""
+
     why: str = ""
+    """Why there is no profile; empty if there is one."""
+
     unreadable: bool = False
+    """Whether there is a profile, and this version cannot read it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,45 +147,67 @@ class Repeated:
 
 @dataclass(frozen=True)
 class Evidence(Counts):
-    """What gates judge. Before anything is scored, only `found` is known.
-
-    metrics: of all rows. offenders: key of a gate on a column → the first rows that it refuses. usage: of language
-    models, for all shards. baselines: other nights, as the job's checks name them. accumulators: figures of the user's
-    own, by name. called: key of a check → what the function answered that it calls, or why it gave no verdict.
-    repeated: key of a check on keys → the rows that share one.
-    """
+    """What gates judge. Before anything is scored, only `found` is known."""
 
     found: Found
+    """The input as discovery found it."""
+
     shards: int = 0
+    """Shards of the run."""
+
     metrics: Metrics = field(default_factory=Metrics)
+    """The metrics of all rows."""
+
     offenders: Mapping[str, tuple[Offender, ...]] = field(default_factory=dict)
+    """Key of a gate on a column → the first rows that the gate refuses."""
+
     rescored: Rescored | None = None
+    """The result of scoring a sample of shards again; None if no shard was."""
+
     usage: Usage = NO_USAGE
+    """What language models took, for all shards."""
+
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
+    """The nights to compare with, by the names that the job's checks give them."""
+
     accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
+    """The figures of the user's own accumulators, by name."""
+
     called: Mapping[str, Judgement | str] = field(default_factory=dict)
+    """Key of a check → the answer of the function that the check calls, or why the function gave no verdict."""
+
     repeated: Mapping[str, Repeated] = field(default_factory=dict)
+    """Key of a check on keys → the rows that share a key."""
 
 
 @dataclass(frozen=True, slots=True)
 class GateResult:
-    """One gate's verdict.
-
-    name: `complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `<metric>.<min|max>`,
-    `<column>.<metric>.<min|max>` of slices, `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`,
-    `answers.cut`, `input.wait`, `<columns>.unique`, `<accumulator>`, `<accumulator>.<figure>.<min|max>`, or the name of
-    a function of the user's own. observed, limit: texts for a table. sentence: what happened and, if the gate did not
-    pass, what to do next, with the job's key. where: if a gate on a column did not pass, the first few rows that it
-    refuses, one per shard. on_fail: what the job says is to happen where it did not pass.
-    """
+    """One gate's verdict."""
 
     name: str
+    """`complete`, `quarantine`, `rescore`, `<column>.<min|max|nulls|finite>`, `<metric>.<min|max>`,
+    `<column>.<metric>.<min|max>` of slices, `<column>.drift`, `drift`, `rows.<min|max|last>`, `files.<min|max>`,
+    `answers.cut`, `input.wait`, `<columns>.unique`, `<accumulator>`, `<accumulator>.<figure>.<min|max>`, or the name of
+    a function of the user's own."""
+
     passed: bool
+    """Whether the gate passed."""
+
     observed: str
+    """What the gate found, as text for a table."""
+
     limit: str
+    """What the gate allows, as text for a table."""
+
     sentence: str
+    """What happened and, if the gate did not pass, what to do next, with the job's key."""
+
     where: tuple[Offender, ...] = ()
+    """The first few rows that the gate refuses: of a gate on a column one per shard, of a check on keys one per key;
+    empty for other gates."""
+
     on_fail: OnFail = field(default="block", metadata=SELDOM)
+    """What follows if the gate did not pass, as the job says; a gate may itself weaken that to `warn`."""
 
     @property
     def verdict(self) -> Literal["pass", "warn", "ask", "block"]:

@@ -38,14 +38,19 @@ def _bounds(what: Literal["rows", "files"], limits: Limits, key: str) -> Iterato
 
 @dataclass(frozen=True)
 class Amount(InputGate):
-    """The input has at least, or at most, `bound` rows or files. key: the limit's place in the job:
-    `checks[0].rows.min`.
-    """
+    """The input has at least, or at most, `bound` rows or files."""
 
     what: Literal["rows", "files"]
+    """Whether rows or files are counted."""
+
     key: str
+    """The limit's place in the job, as `checks[0].rows.min`."""
+
     end: Literal["min", "max"]
+    """Whether `bound` is the least or the most."""
+
     bound: int
+    """The limit, which is allowed itself."""
 
     def judge(self, evidence: Evidence) -> GateResult:
         count = evidence.found.rows if self.what == "rows" else evidence.found.files

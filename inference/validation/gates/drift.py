@@ -33,16 +33,22 @@ def drift_gates(check: DriftCheck, key: str, _: Job) -> Iterator[DriftGate]:
 class DriftGate(Gate):
     """A column is not further from that of another night than allowed. Without a column, none that is profiled is. Then
     columns that only one of the nights has, or that cannot be compared, do not count; one whose type has changed does.
-
-    key: the check's place in the job. against: the other night. limits: figure → the largest that is allowed, in
-    addition to what differs by chance. columns: how many the check names.
     """
 
     key: str
+    """The check's place in the job, as `checks[0]`."""
+
     against: str
+    """The other night: `last`, `baseline`, or the name of a run."""
+
     limits: tuple[tuple[str, float], ...]
+    """Each figure, `psi` or `nulls`, and its largest allowed value, in addition to what differs by chance."""
+
     column: str
+    """The name of the column; empty for all columns that are profiled."""
+
     columns: int
+    """How many columns the check names, by which the allowance for chance grows; 0 for all."""
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the night. The first night has nothing before it, and passes."""
