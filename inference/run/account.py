@@ -27,37 +27,46 @@ _FORM = "account-{epoch:08d}.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Account:
-    """Where the wall time of a night went, in seconds.
-
-    wall_s: how long the night took, on every page: from the start of the last command that scored it until its last
-    step ended. parts: what was done, in order → its seconds. `start`: the job is checked, Prefect and Ray start.
-    `input`: it is waited for. `discover`. `plan`. `load`: preflight loads the model.
-    `actors`: in each pass, until the first shard is begun. `score`. `wait`: before failed shards are tried again.
-    `close`: the score step ends. `again`: score steps before the last one, which failed, or whose parts an audit found
-    damaged. `audit`. `rescore`. `gates`. `manifest`. `publish`. `tasks`: what Prefect takes around the steps.
-
-    workers: the most that scored at once. scoring: the part `score`, divided by what the workers did: all of them
-    together, divided by their number. Its names are the fields of `Spent`; `failed`: attempts that failed; `idle`:
-    without a shard, or lost. worker_s: the seconds for which workers were held, all together.
-    """
+    """Where the wall time of a night went, in seconds."""
 
     wall_s: float
+    """How long the night took, on every page: from the start of the last command that scored it until its last step
+    ended."""
+
     parts: Mapping[str, float]
+    """What was done, in order → its seconds. `start`: the job is checked, Prefect and Ray start. `input`: the input is
+    waited for. `discover`. `plan`. `load`: preflight loads the model. `actors`: in each pass, until the first shard is
+    begun. `score`. `wait`: before failed shards are tried again. `close`: the score step ends. `again`: score steps
+    before the last one, which failed, or whose parts an audit found damaged. `audit`. `rescore`. `gates`. `manifest`.
+    `publish`. `tasks`: what Prefect takes around the steps."""
+
     workers: int = 0
+    """The most workers that scored at once."""
+
     scoring: Mapping[str, float] = field(default_factory=dict)
+    """The part `score`, divided by what the workers did: the seconds of all workers, divided by their number. The names
+    are the fields of `Spent`; `failed`: attempts that failed; `idle`: without a shard, or lost. Empty if workers ask
+    for the rows of several shards at once."""
+
     worker_s: float = field(default=0.0, metadata=SELDOM)
+    """The seconds for which workers were held, all together."""
 
 
 @dataclass(frozen=True, slots=True)
 class WorkersCost:
-    """What the workers of a command cost, by `cost` of the job, in `currency`. worker_s: the seconds for which they
-    were held, all together. per_million_rows: of those that this command scored; null if there are none.
-    """
+    """What the workers of a command cost, by `cost` of the job."""
 
     amount: float
+    """The cost of all workers, in `currency`."""
+
     per_million_rows: float | None
+    """The cost of a million rows that this command scored, in `currency`; null if it scored none."""
+
     currency: str
+    """The currency, as the job has it."""
+
     worker_s: float
+    """The seconds for which the workers were held, all together."""
 
 
 def account_of(

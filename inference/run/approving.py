@@ -29,9 +29,17 @@ class Answered:
     """A question with its answer, carried out."""
 
     question: Question
+    """The question of the run's newest revision."""
+
     decision: Decision
+    """The person's answer."""
+
     scored: Scored
+    """The result of the score step, as far as the ledger has it."""
+
     verdict: Verdict
+    """The result of the validate step, from the manifest."""
+
     publication: Publication | None
     """None after a no."""
 

@@ -58,15 +58,19 @@ from nightjar.inference.witness.seen import sentences
 
 @dataclass(frozen=True)
 class Checked:
-    """The result of `check`: the model's device, the scored samples, and warnings before the night.
-
-    columns: name and Arrow type of each column of a part.
-    """
+    """The result of `check`."""
 
     device: str
+    """The devices of the models, separated by commas, as `cuda:0`; of an endpoint its host."""
+
     sampled: Sampled
+    """The scored samples."""
+
     columns: tuple[tuple[str, str], ...]
+    """Name and Arrow type of each column of a part."""
+
     warnings: tuple[str, ...]
+    """What a person should know before the night, a sentence each."""
 
 
 def check_input(request: RunRequest, discovery: Discovery) -> None:
@@ -160,17 +164,22 @@ _SHOWN_CHARS = 60
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sampled(Sample):
-    """The result of scoring the first rows of several places of the input.
-
-    broken: a sentence for each place whose outputs are not what the job declares. cut: batches that failed although
-    each row can be scored. first_failure: of a row that cannot be scored. unread: why places could not be read.
-    """
+    """The result of scoring the first rows of several places of the input."""
 
     file: str | None = None
+    """As in `Sample`."""
+
     broken: tuple[str, ...] = ()
+    """A sentence for each place, and each of several models, whose outputs are not what the job declares."""
+
     cut: tuple[str, ...] = ()
+    """A sentence for each place with batches that failed although each row can be scored."""
+
     first_failure: str = ""
+    """The first row that cannot be scored: its file, its model if there are several, and the error."""
+
     unread: tuple[str, ...] = ()
+    """Why places could not be read, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,23 +42,38 @@ _LIMITED = re.compile(r"-limit-\d+$")
 class RunRequest(OfRun):
     """One run of one job for one logical time. It is sent as a whole to the processes that carry out its steps.
 
-    job: with its dates filled in. date: the logical time, of `job.times`. flow_run: Prefect's id, or any id unique to
-    this command; the steps of one flow run may follow each other at once. lease_s: the seconds without a segment after
-    which another writer may be replaced. dated: output.uri has {date}, so each night has publications of its own.
-    engine: where shards are scored and audited: a name in `engine.ENGINES`. inputs: of `nightjar baseline`, in place of
-    the job's own.
+    `job` has its dates filled in.
     """
 
     run_id: str
+    """The name of the run, which names the folder of its revisions."""
+
     date: str
+    """The logical time, of `job.times`: a day as `2026-11-28`, or an instant in UTC as `2026-11-28T0530`."""
+
     flow_run: str
+    """Prefect's id, or any id unique to this command; the steps of one flow run may follow each other at once."""
+
     limit: int | None = None
+    """Score only the first shards that together have at least this many rows, and never publish; None for all."""
+
     fresh: bool = False
+    """Whether everything is scored again, by `--fresh`."""
+
     publish: bool = True
+    """Whether a run that passes its gates is published; False by `--no-publish`, and with a `limit`."""
+
     lease_s: float = LEASE_S
+    """The seconds without a segment after which another writer may be replaced."""
+
     dated: bool = False
+    """Whether output.uri has {date}, so that each night has publications of its own."""
+
     engine: str = RAY
+    """Where shards are scored and audited: a name in `engine.ENGINES`."""
+
     inputs: tuple[str, ...] = ()
+    """The inputs of `nightjar baseline`, in place of the job's own; empty for other commands."""
 
     @property
     def command(self) -> str:

@@ -17,61 +17,98 @@ from nightjar.inference.validation.gates import GateResult
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What would be scored. state: what the ledger already has. again: why shards with a result are scored again.
-
-    source: the revision that has results of further shards; None if none has. takes_over: whether this run takes them
-    over; else it would with `reuse`. alike, alike_rows: these shards and their rows. rows_from: the revision from which
-    outputs of rows are taken, as `Revision.name`; empty for none.
-    """
+    """What would be scored."""
 
     plan: Plan
+    """The shards of the run."""
+
     state: State
+    """What the ledger already has."""
+
     again: tuple[str, ...]
+    """Why shards with a result are scored again, and why earlier nights cannot be reused; a sentence each."""
+
     source: Source | None
+    """The revision that has results of further shards; None if none has."""
+
     takes_over: bool
+    """Whether this run takes over the results of `source`; else the run would with `reuse`."""
+
     alike: int
+    """Shards that have a result in `source`, and none in the ledger."""
+
     alike_rows: int
+    """Rows of the `alike` shards, as far as they are known."""
+
     rows_from: str
+    """The revision from which outputs of rows are taken, as `Revision.name`; empty for none."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:
-    """What the model made of a few rows. places: of the input, so many. failed: rows that could not be scored.
-
-    nonfinite: NaN and infinite values by output. file: that of the rows shown. names, values: of these rows, as text:
-    carried columns, then outputs.
-    """
+    """What the model made of a few rows."""
 
     rows: int = 0
+    """Rows that were read for the model."""
+
     places: int = 0
+    """Places of the input that these rows are from."""
+
     failed: int = 0
+    """Rows that could not be scored."""
+
     nonfinite: Mapping[str, int] = field(default_factory=dict)
+    """Float output, or checked column → its NaN and infinite values, if there are any."""
+
     file: str | None
+    """The URI of the file of the rows shown; None if no row is shown."""
+
     names: tuple[str, ...] = ()
+    """The columns of the rows shown: carried columns, then outputs."""
+
     values: tuple[tuple[str, ...], ...] = ()
+    """The values of each row shown, as text, in the order of `names`."""
 
 
 @dataclass(frozen=True)
 class Scored:
-    """The result of the score step.
-
-    published, number: how this revision was published before, if it was; then nothing was left to score. again: why
-    shards with a result were scored again. workers: the most that scored at once. took: what was done → seconds, in the
-    last of so many tries of the step.
-    """
+    """The result of the score step."""
 
     revision: int
+    """The number of the revision."""
+
     epoch: int
+    """The epoch of the step's writer; the next step checks that no other flow run has written since."""
+
     progress: Progress
+    """The totals of the run."""
+
     published: Published | None = None
+    """The revision as it was published before, if it was; then nothing was left to score."""
+
     number: int = 0
+    """The snapshot that published this revision before; 0 if none did."""
+
     device: str = ""
+    """The devices of the models, as in `Checked`; empty if no model was loaded."""
+
     startup_s: float = 0.0
+    """Seconds from the start of the step to the first event of a worker."""
+
     warnings: tuple[str, ...] = ()
+    """What a person should know of the results, a sentence each."""
+
     again: tuple[str, ...] = ()
+    """Why shards with a result were scored again, a sentence each."""
+
     workers: int = 0
+    """The most workers that scored at once."""
+
     took: Mapping[str, float] = field(default_factory=dict)
+    """What was done → seconds, in the last of `tries` tries of the step."""
+
     tries: int = 1
+    """The tries of the step, the last one included."""
 
     @property
     def finished(self) -> bool:
@@ -81,35 +118,60 @@ class Scored:
 
 @dataclass(frozen=True)
 class Verdict:
-    """The result of the validate step. published: the revision, as readers will see it. shards: the name of the list
-    of shards, relative to the output. reused: the results that were taken over from earlier revisions. question: what a
-    person is asked before it is published. took, tries: as in `Scored`.
-    """
+    """The result of the validate step."""
 
     published: Published
+    """The revision, as readers will see it."""
+
     epoch: int
+    """The epoch of the step's writer; the next step checks that no other flow run has written since."""
+
     gates: tuple[GateResult, ...]
+    """The verdict of each gate."""
+
     metrics: Figures
+    """The figures of all rows."""
+
     shards: str
+    """The name of the list of shards, relative to the output."""
+
     reused: tuple[Reused, ...] = ()
+    """The results that were taken over from earlier revisions."""
+
     question: Question | None = None
+    """What a person is asked before the revision is published; None if no gate asks."""
+
     took: Mapping[str, float] = field(default_factory=dict)
+    """As in `Scored`."""
+
     tries: int = 1
+    """As in `Scored`."""
 
 
 @dataclass(frozen=True)
 class Publication:
-    """The result of the publish step. number: of the snapshot; 0 if the run was not to be published.
-
-    unfinished: why sweeping and `_SUCCESS` failed though readers see the run; running it again does them. behind: why
-    `latest/` and `dates/` do not show it yet. tables_behind: a sentence for each table that does not show it yet.
-    """
+    """The result of the publish step."""
 
     revision: int
+    """The number of the revision."""
+
     number: int
+    """The number of the snapshot; 0 if the run was not to be published."""
+
     manifest: str
+    """The name of the manifest, relative to the output."""
+
     swept: int = 0
+    """Leftover files of the revision that were deleted."""
+
     seconds: float = 0.0
+    """Wall time of publishing."""
+
     unfinished: str = ""
+    """Why sweeping and `_SUCCESS` failed though readers see the run; running it again does them."""
+
     behind: str = ""
+    """Why `latest/` and `dates/` do not show the run yet; empty if they do."""
+
     tables_behind: tuple[str, ...] = ()
+    """A sentence for each table that could not be changed, and for each night that a table does not show."""

@@ -47,10 +47,14 @@ class Awaited:
     """Input that a run waits for."""
 
     wait: Wait
+    """`input.wait` of the job."""
+
     what: str
     """The input in words, with its location."""
+
     there: str
     """In words, the part of it that is there."""
+
     waited_s: float = 0.0
     """Seconds since the wait began."""
 
@@ -160,10 +164,14 @@ class Waits:
     """A wait of a process before its run begins: a file beside the run's revisions, of the last one that said so."""
 
     job: str
+    """The name of the job."""
+
     sentence: str
     """What it waits for."""
+
     holder: Holder
     """The process, and since when it waits."""
+
     seen: str
     """The process's last sign of life, in UTC, as ISO 8601."""
 
