@@ -22,35 +22,49 @@ LIMITED, VALIDATED = "limited", "validated"
 
 @dataclass(frozen=True, slots=True)
 class FailedGate:
-    """A gate that did not pass, and its sentence. row: a row that it refuses. replay: the command that scores the
-    row.
-    """
+    """A gate that did not pass, and its sentence."""
 
     name: str
+    """The name of the gate, as in `GateResult`."""
+
     sentence: str
+    """What happened, and what to do next."""
+
     row: str = ""
+    """The first row that the gate refuses, and its value; empty if the gate names none."""
+
     replay: str = ""
+    """The command that scores the row again; empty without a row, and for a check on keys."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How one flow run of a run ended without a publication.
-
-    outcome: `failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `asks`: a
-    person must say yes before it is published; `limited` or `validated`: done, and not to be published. step: where it
-    ended: start, discover, score, validate or publish. error: the class of the exception; empty if the run was done.
-    gates: those that failed, or that ask. publish: whether the run was to be published. at: in UTC, as ISO 8601.
-    engine: where it was to be scored, if it ended before it had a ledger.
-    """
+    """How one flow run of a run ended without a publication."""
 
     outcome: str
+    """`failed`; `rejected`: job, input or model must be changed; `stopped`, by a person or a signal; `asks`: a person
+    must say yes before the run is published; `limited` or `validated`: done, and not to be published."""
+
     step: str
+    """Where the run ended: start, discover, score, validate, publish or retire."""
+
     at: str
+    """When the run ended, in UTC, as ISO 8601."""
+
     error: str = ""
+    """The class of the exception; empty if the run was done."""
+
     message: str = ""
+    """The message of the exception; empty if the run was done."""
+
     gates: tuple[FailedGate, ...] = ()
+    """The gates that failed, or that ask."""
+
     publish: bool = True
+    """Whether the run was to be published."""
+
     engine: str | None = field(default=None, metadata=SELDOM)
+    """Where the run was to be scored, if the run ended before it had a ledger; else None."""
 
     @property
     def where(self) -> str:

@@ -19,22 +19,37 @@ RETIRE = "retire"
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """The holder of an epoch: enough to name it to people, and to check whether its process is alive.
-
-    engine: where its command scores; empty if it does not. fresh: whether its command was told
-    to score everything again.
-    """
+    """The holder of an epoch: enough to name it to people, and to check whether its process is alive."""
 
     task: str
+    """The step of a run: score, validate or publish; or `retire`, `prune`, and `waits` of a run without a ledger."""
+
     flow_run: str
+    """Prefect's id, or any id unique to the command; empty for `prune`."""
+
     host: str
+    """Host name, boot and container, with slashes between; a process id is unique only within all three."""
+
     pid: int
+    """The process id."""
+
     process_started: float
+    """When the process started, in seconds since 1970."""
+
     nonce: str
+    """A random text that is made with the holder; each segment that the holder writes has it."""
+
     at: str
+    """When the holder was made, in UTC, as ISO 8601."""
+
     booted: float = 0.0
+    """When the machine was booted, in seconds since 1970 by the clock at that moment; 0 if not known."""
+
     engine: str = field(default="", metadata=SELDOM)
+    """Where the command scores, a name in `engine.ENGINES`; empty if the command does not score."""
+
     fresh: bool = field(default=False, metadata=SELDOM)
+    """Whether the command was told to score everything again; only of `score`."""
 
     def __str__(self) -> str:
         run = f"flow run {self.flow_run}, " if self.flow_run else ""

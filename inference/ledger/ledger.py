@@ -39,41 +39,78 @@ class Segment:
     """One append, as read back."""
 
     number: int
+    """The number of the segment, from 1 and without a gap."""
+
     epoch: int
+    """The epoch in which the segment was written."""
+
     nonce: str
+    """The nonce of the writer, as in `Holder`."""
+
     append: str
+    """A random text that tells the writer whether a segment is its own."""
+
     lines: tuple[Line, ...]
+    """The lines after the header, without kinds that this version does not know; none if only the lease was kept."""
 
 
 @dataclass(slots=True)
 class State:
-    """The result of a replay. It grows by one id per committed shard, and by failures.
-
-    revoked: shard → the segment that revoked its receipt, because the audit found its parts damaged. ended: how the
-    last flow run that recorded its end ended; it is valid while nobody holds the revision. remarks: fingerprint →
-    remarks about results with that fingerprint. about: the remarks for the plan's fingerprint. progress: how far the
-    run is. question: what a person is asked, of the results that are there now. decision: the answer to it. removed:
-    the logical date of a run that is being deleted; else empty.
-    """
+    """The result of a replay. It grows by one id per committed shard, and by failures."""
 
     number: int = 0
+    """The number of the last segment; 0 without any."""
+
     epoch: int = 0
+    """The epoch of the last segment; 0 without any."""
+
     holder: Holder | None = None
+    """Who holds the epoch; None after the epoch was closed."""
+
     openers: list[tuple[int, Holder]] = field(default_factory=list)
+    """Each epoch, in order, and who opened it."""
+
     planned: Planned | None = None
+    """The newest plan; None before the first."""
+
     committed: set[str] = field(default_factory=set)
+    """The shards with a receipt that is not revoked."""
+
     failures: dict[str, list[Failed]] = field(default_factory=dict)
+    """Shard → its failed attempts and its revocations, the oldest first."""
+
     splits: dict[str, str] = field(default_factory=dict)
+    """Packed shard that was split → why."""
+
     revoked: dict[str, int] = field(default_factory=dict)
+    """Shard → the segment that revoked its receipt, because the audit found its parts damaged."""
+
     question: Question | None = None
+    """What a person is asked, of the results that are there now; None if nothing."""
+
     decision: Decision | None = None
+    """The answer to the question; None without one."""
+
     intent: Intent | None = None
+    """The publication that was tried last; None before the revision's publication has begun."""
+
     published: PublishedAs | None = None
+    """The snapshot that shows the revision; None before the ledger has it."""
+
     ended: Ended | None = None
+    """How the last flow run that recorded its end ended; valid while nobody holds the revision."""
+
     remarks: dict[str, Remarks] = field(default_factory=dict)
+    """Fingerprint → remarks about results with that fingerprint."""
+
     about: Remarks = field(default_factory=Remarks)
+    """The remarks for the plan's fingerprint."""
+
     progress: Progress = field(default_factory=Progress)
+    """How far the run is."""
+
     removed: str = ""
+    """The logical time of a run that is being deleted; else empty."""
 
     def apply(self, segment: Segment) -> None:
         """Fold one segment in, in order."""

@@ -119,12 +119,19 @@ class Preflight:
 
 @dataclass(frozen=True, slots=True)
 class Published:
-    """A run's published revision. manifest: its name, relative to the output. date: the run's logical date."""
+    """A run's published revision."""
 
     revision: int
+    """The number of the revision."""
+
     manifest: str
+    """The name of the manifest, relative to the output."""
+
     checksum: str
+    """The xxh3-128 of the manifest's bytes."""
+
     date: str
+    """The run's logical time: a day as `2026-11-28`, or an instant in UTC as `2026-11-28T0530`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,15 +151,22 @@ class PublishedAs:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """A person's answer. checksum: of the manifest that it is about. by, note: as that person gave them. at: in UTC, as
-    ISO 8601.
-    """
+    """A person's answer."""
 
     checksum: str
+    """The checksum of the manifest that the answer is about."""
+
     approved: bool
+    """Whether the answer is a yes."""
+
     by: str
+    """Who answered, as that person gave it."""
+
     note: str
+    """A note, as that person gave it; empty for none."""
+
     at: str
+    """When the person answered, in UTC, as ISO 8601."""
 
     @property
     def words(self) -> str:
@@ -168,17 +182,22 @@ def question_name(checksum: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A person must say yes before this is published, because gates did not pass that say `on_fail: ask`.
-
-    published: what a yes publishes. gates: those that ask. at, until: in UTC, as ISO 8601; no answer counts as a no
-    from `until` on. flow_run: Prefect's id of the run that asks, or any id of its command.
-    """
+    """A person must say yes before this is published, because gates did not pass that say `on_fail: ask`."""
 
     published: Published
+    """What a yes publishes."""
+
     gates: tuple[FailedGate, ...]
+    """The gates that ask."""
+
     at: str
+    """When the run asked, in UTC, as ISO 8601."""
+
     until: str
+    """From when on no answer counts as a no, in UTC, as ISO 8601."""
+
     flow_run: str = ""
+    """Prefect's id of the run that asks, or any id of its command."""
 
     @property
     def name(self) -> str:

@@ -14,18 +14,22 @@ from nightjar.inference.records import NO_COUNTS, NO_USAGE, NOTHING_SPENT, Count
 
 @dataclass(frozen=True, slots=True)
 class TokenRates:
-    """Of the prompts that a command asked; 0 where there is no figure.
-
-    prompts_per_s, input_tokens_per_s, output_tokens_per_s: of all requests together, over the time from the first
-    shard's start to the last one's end. ms_per_output_token: of one request, from sending it until its whole answer was
-    there, so with the time for its prompt and with what it waited for at the endpoint, divided by its tokens; the mean
-    over all tokens.
+    """Of the prompts that a command asked; 0 where there is no figure. The rates per second are of all requests
+    together, over the time from the first shard's start to the last one's end.
     """
 
     prompts_per_s: float = 0.0
+    """Prompts per second, each counted once however often its request was repeated."""
+
     input_tokens_per_s: float = 0.0
+    """Tokens of the prompts per second."""
+
     output_tokens_per_s: float = 0.0
+    """Tokens of the answers per second."""
+
     ms_per_output_token: float = 0.0
+    """Milliseconds from sending a request until its whole answer was there, so with the time for the prompt and with
+    the wait at the endpoint, divided by the answer's tokens; the mean over all tokens."""
 
 
 def token_rates(usage: Usage, seconds: float) -> TokenRates:

@@ -16,18 +16,22 @@ FEW_CUTS = 3
 
 @dataclass(slots=True)
 class Remarks:
-    """What the ledger says about the results of one identity, also about results that were taken over.
-
-    again: why shards with a result were scored again. preflight: the last preflight's notes. outside: what predictors
-    used that the identity does not cover. loaded: the packages with which preflights loaded the model. snapshots: of
-    the table that is the input, that of the first plan and that of the last.
-    """
+    """What the ledger says about the results of one identity, also about results that were taken over."""
 
     again: tuple[str, ...] = ()
+    """Why shards with a result were scored again, a sentence each."""
+
     preflight: tuple[str, ...] = ()
+    """The last preflight's notes, a sentence each."""
+
     outside: Collection = field(default_factory=Collection)
+    """What predictors used that the identity does not cover."""
+
     loaded: States = field(default_factory=dict)
+    """Package → its versions with which preflights loaded the model, in the order in which they were seen."""
+
     snapshots: tuple[str, ...] = ()
+    """Of the table that is the input, the first plan's snapshot and the last one's; empty for files."""
 
     def fold(self, line: Line) -> None:
         """Add one line of the ledger."""
