@@ -187,20 +187,38 @@ class PublishedFile:
 class PublishedFiles:
     """`files.json`: the exact files of a published night, in input order, with the totals of their rows and bytes.
 
-    If there is no night that can be read, run, date, revision and manifest are null, and `problem` says why; else
-    `problem` is left out. data: the folder with these files and no others; null until it has been swept.
+    If there is no night that can be read, run, date, revision and manifest are null, and `problem` says why.
     """
 
     publication: int
+    """The number of the output's newest publication when the file was written; 0 if nothing was published."""
+
     run: str | None
+    """The name of the run."""
+
     date: str | None
+    """The run's logical time: a day as `2026-11-28`, or an instant in UTC as `2026-11-28T0530`."""
+
     revision: int | None
+    """The number of the revision."""
+
     manifest: str | None
+    """The URI of the manifest."""
+
     data: str | None
+    """The folder with these files and no others; null until the folder has been swept."""
+
     rows: int
+    """Rows of all files."""
+
     bytes: int
+    """Bytes of all files."""
+
     problem: str | None = field(default=None, metadata=SELDOM)
+    """Why no night can be read; else left out."""
+
     files: tuple[PublishedFile, ...]
+    """The files, in input order."""
 
 
 def as_json(night: Files) -> str:

@@ -31,23 +31,38 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class Files:
     """The exact files of a published night, in input order. They are never rewritten, so that a reader reads one run,
-    whatever is published meanwhile. If nothing can be read, or a table cannot show it, `problem` says why.
-
-    publication: the output's newest one at that moment. manifest: its URI. folder: the URI of the revision. parts: name
-    (relative to `folder`), rows, size and checksum of each data file. data: the folder with the data files and nothing
-    else; None until it has been swept.
+    whatever is published meanwhile.
     """
 
     storage: Storage = field(repr=False, compare=False)
+    """The job's storage, through which the files are read."""
+
     publication: int
+    """The number of the output's newest publication when the night was read; 0 if the caller did not ask for one."""
+
     run_id: str = ""
+    """The name of the run; empty without a run."""
+
     date: str = ""
+    """The run's logical time, as `2026-11-28` or `2026-11-28T0530` in UTC; empty without a run."""
+
     revision: int = 0
+    """The number of the revision; 0 if nothing can be read."""
+
     manifest: str = ""
+    """The URI of the manifest; empty if nothing can be read."""
+
     folder: str = field(default="", repr=False)
+    """The URI of the revision; empty if nothing can be read."""
+
     parts: pa.Table = field(default_factory=lambda: outcomes.NO_PARTS, repr=False)
+    """Name (relative to `folder`), rows, size and checksum of each data file."""
+
     data: str | None = field(default=None, repr=False)
+    """The folder with the data files and nothing else; None until the folder has been swept."""
+
     problem: str = ""
+    """Why nothing can be read, or why a table cannot show the night; else empty."""
 
     @property
     def rows(self) -> int:

@@ -30,15 +30,19 @@ _WITHOUT = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What made a snapshot. act: `publish`, `rollback`, `unpublish`, `republish` or `prune`; `other` if nobody knows.
-
-    run, revision: what was published, taken back or shown again. to: the publication to which a rollback went back.
-    """
+    """What made a snapshot."""
 
     act: str
+    """`publish`, `rollback`, `unpublish`, `republish` or `prune`; `other` if nobody knows."""
+
     run: str = ""
+    """The run that was published, taken back or shown again; empty for other acts."""
+
     revision: int = 0
+    """The revision of `run` that was published, taken back or shown again; 0 for other acts."""
+
     to: int = 0
+    """The publication to which a rollback went back; 0 for other acts."""
 
     def __str__(self) -> str:
         if self.act == "rollback":
@@ -50,13 +54,22 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """What readers see. runs: run id → published revision. note: says for people why the snapshot was made."""
+    """What readers see."""
 
     number: int
+    """The number of the publication, from 1; 0 before anything was published."""
+
     runs: dict[str, Published] = field(default_factory=dict)
+    """Run id → published revision."""
+
     at: str = ""
+    """When the snapshot was made, in UTC, as ISO 8601; empty before anything was published."""
+
     note: str = ""
+    """Why the snapshot was made, for people."""
+
     origin: Origin = Origin("other")
+    """What made the snapshot."""
 
     def latest(self) -> str | None:
         """The run of the highest logical date."""

@@ -39,16 +39,22 @@ class Success:
 
 @dataclass(frozen=True)
 class Revision:
-    """One revision in the storage. success: the content of `_SUCCESS`; None until the revision is finished.
-
-    ledger, state: what was read of its ledger, so that reading can continue from there.
-    """
+    """One revision in the storage."""
 
     number: int
+    """The number of the revision, from 1."""
+
     uri: str
+    """The URI of the revision's folder."""
+
     ledger: Ledger
+    """The ledger of the revision."""
+
     state: State
+    """What was read of the ledger, so that reading can continue from there."""
+
     success: Success | None
+    """The content of `_SUCCESS`; None until the revision is finished."""
 
     @property
     def run_id(self) -> str:

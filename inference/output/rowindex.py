@@ -33,8 +33,10 @@ class RowKeys:
     """The keys of the rows of one part, for one model. Arrays of one length: the rows of the part, in order."""
 
     high: npt.NDArray[np.uint64]
+    """The first half of each key, by which an index is ordered first."""
+
     low: npt.NDArray[np.uint64]
-    """The two halves of each key. Both are 0 for a row that has no outputs of this model."""
+    """The second half of each key. Both halves are 0 for a row that has no outputs of this model."""
 
     part: npt.NDArray[np.int32]
     """The part of the earlier night that the outputs were taken from, by its place in that night's list of parts;

@@ -33,18 +33,28 @@ class Change:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublicationListed:
-    """One publication: when and by what it was made, and what it changed for readers.
-
-    latest: the run of the highest date. runs: the revision that readers see of each run.
-    """
+    """One publication: when and by what it was made, and what it changed for readers."""
 
     publication: int
+    """The number of the publication."""
+
     at: str
+    """When the publication was made, in UTC, as ISO 8601."""
+
     made_by: Origin
+    """The act that made the publication."""
+
     note: str
+    """Why the publication was made, for people."""
+
     latest: str | None
+    """The run of the highest date; null if readers see no run."""
+
     runs: Mapping[str, int]
+    """Run → the number of its revision that readers see."""
+
     changes: tuple[Change, ...]
+    """The runs that readers lose, gain, or see in another revision."""
 
 
 def listed(before: Snapshot, after: Snapshot) -> PublicationListed:

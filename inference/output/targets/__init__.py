@@ -57,17 +57,22 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class TableShown:
-    """One of the job's output.tables. kind: its format, as `delta`. publication: the one that it shows; 0 for none.
-
-    problem: why this could not be looked up; else empty. lacks: the latest dates of that publication that it lacks, at
-    most 20.
-    """
+    """One of the job's output.tables."""
 
     kind: str
+    """The format of the table, as `delta`."""
+
     uri: str
+    """The location of the table."""
+
     publication: int
+    """The publication that the table shows; 0 for none."""
+
     problem: str = ""
+    """Why the table could not be looked up; else empty."""
+
     lacks: tuple[str, ...] = ()
+    """The latest dates of `publication` that the table lacks, at most 20."""
 
 
 class Target(Protocol):
