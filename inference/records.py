@@ -30,19 +30,26 @@ UNKNOWN = -2
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Consecutive rows of one file: whole units, or a part of one unit.
-
-    uri: absolute. size: of the file, in bytes. version: as in `storage.Entry`. first_row: index in the file of the
-    first row. rows: the number of rows, or `UNREADABLE`, or `UNKNOWN`. row_groups: the range of the units that hold
-    them, (first, last + 1); (0, 0) if unreadable. Plans and ledgers use this name for the units of every format.
-    """
+    """Consecutive rows of one file: whole units, or a part of one unit."""
 
     uri: str
+    """The absolute URI of the file."""
+
     size: int
+    """Bytes of the file."""
+
     version: str
+    """The version of the file, as in `storage.Entry`."""
+
     first_row: int
+    """The index in the file of the first row."""
+
     rows: int
+    """The number of rows, or `UNREADABLE`, or `UNKNOWN`."""
+
     row_groups: tuple[Int32, Int32]
+    """The range of the units that hold the rows, (first, last + 1); (0, 0) if unreadable. Plans and ledgers use this
+    name for the units of every format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,33 +93,46 @@ def split(shard: Shard, fingerprint: str) -> tuple[Shard, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """One output file, written once. name: relative to the revision. size: in bytes. checksum: xxh3-128 of its
-    bytes.
-    """
+    """One output file, written once."""
 
     name: str
+    """The name of the file, relative to the revision."""
+
     rows: int
+    """Rows of the file."""
+
     size: int
+    """Bytes of the file."""
+
     checksum: str
+    """The xxh3-128 of the file's bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowFailure:
-    """A row that no attempt could score.
-
-    row: index in the table. error: name of the exception's class. message: clipped to the length for an event.
-    traceback: its last lines. raw: the text of a row that could not be read, or its beginning. These two go only into
-    the quarantine file. model: the name of the model that could not score it, if the job has several; '' if the row is
-    lost to all of them. where: the user's line that raised, as `messages.raised_at` has it.
-    """
+    """A row that no attempt could score."""
 
     row: int
+    """The index of the row in the table."""
+
     error: str
+    """The name of the exception's class."""
+
     message: str
+    """The message of the exception, clipped to the length for an event."""
+
     traceback: str
+    """The last lines of the traceback; only for the quarantine file."""
+
     raw: str = ""
+    """The text of a row that could not be read, or its beginning; only for the quarantine file."""
+
     model: str = ""
+    """The name of the model that could not score the row, if the job has several; '' if the row is lost to all of
+    them."""
+
     where: str = ""
+    """The user's line that raised, as `messages.raised_at` has it."""
 
     @property
     def said(self) -> str:
@@ -154,16 +174,26 @@ class Prepared:
 class Crumb:
     """What a worker is doing in an attempt. A suspect's is sent before rows go to the predictor, and after the last.
 
-    row, rows: the predictor has rows [row, row + rows) of `uri`. rows: 0 if it has none, or rows of several files, of
-    which `row` is in the first. model: the name of the one that has them, if the job has several.
+    The predictor has rows [row, row + rows) of `uri`.
     """
 
     shard: str
+    """The id of the shard."""
+
     uri: str = ""
+    """The URI of the file that is read or scored; '' while a part is written."""
+
     row: int = -1
+    """The index in the file of the row that the worker has come to; -1 for none."""
+
     rows: int = 0
+    """Rows that the predictor has; 0 if it has none, or rows of several files, of which `row` is in the first."""
+
     model: str = field(default="", metadata=SELDOM)
+    """The name of the model that has the rows, if the job has several."""
+
     attempt: int = 0
+    """The number of the attempt, from 1."""
 
     @property
     def where(self) -> str:
@@ -380,25 +410,43 @@ class Receipt(Counts):
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """An attempt failed. cause: one word, by which failures are counted. message: a sentence for people.
-
-    terminal: another try cannot help. uri, row: where it failed, if known (row -1: not known). died: the process was
-    lost, so the attempt itself could not report. model: the name of the model that had the rows, if the job has
-    several. spent_s: the seconds that its worker spent on it, if it lived.
-    """
+    """An attempt failed."""
 
     shard: str
+    """The id of the shard."""
+
     attempt: int
+    """The number of the attempt, from 1."""
+
     cause: str
+    """One word, by which failures are counted: the exception's class, or `ProcessDied`, `Stalled`, `PartDamaged`."""
+
     message: str
+    """A sentence for people."""
+
     terminal: bool = False
+    """Whether another try cannot help."""
+
     died: bool = False
+    """Whether the process was lost, so that the attempt itself could not report."""
+
     uri: str = ""
+    """The URI of the file where the attempt failed, or of the shard's first file; '' if not known."""
+
     row: int = -1
+    """The index in the file of the row where the attempt failed; -1 if not known."""
+
     rows: int = 0
+    """Rows from `row` on that the predictor had when the process died; 0 if not known."""
+
     worker: str = ""
+    """`host:pid` of the worker's process; '' if the audit revoked a receipt."""
+
     model: str = field(default="", metadata=SELDOM)
+    """The name of the model that had the rows, if the job has several."""
+
     spent_s: float = field(default=0.0, metadata=SELDOM)
+    """The seconds that the worker's scoring thread spent on the attempt, if the worker lived."""
 
 
 def death(at: Crumb, cause: str, message: str, worker: str) -> Failed:
