@@ -277,7 +277,7 @@ def publish_run(request: RunRequest, scored: Scored, verdict: Verdict) -> Public
         waiting.forget_failure(request)
         return shown_everywhere(request, entry, began, scored.number)
     if not request.publish:
-        return Publication(entry.revision, 0, entry.manifest, 0, time.time() - began)
+        return Publication(entry.revision, 0, entry.manifest, time.time() - began)
     if verdict.question is not None:
         raise unanswered(verdict)
     uri = revs.revision_uri(request.run_uri, entry.revision)
@@ -294,11 +294,10 @@ def unanswered(verdict: Verdict) -> Unanswered:
     return Unanswered(said, verdict.gates, question_name(verdict.published.checksum))
 
 
-def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) -> tuple[int, int, str]:
+def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) -> tuple[int, str]:
     """Publish a revision under this lease.
 
-    Returns the number of the snapshot, how many files were swept, and why sweeping failed though readers see the
-    revision.
+    Returns the number of the snapshot, and why sweeping failed though readers see the revision.
 
     Raises:
         TakenBack: Results that it took over were taken back meanwhile.
@@ -306,13 +305,13 @@ def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) ->
     uri = revs.revision_uri(request.run_uri, entry.revision)
     made = revs.read_plan(request.storage, uri, writer.state)
     assert made is not None
-    swept, unfinished, before = 0, "", writer.state.published
+    unfinished, before = "", writer.state.published
     if writer.state.intent is None:
         check_sources(request, writer.state)
     try:
         number = before.number if before else publish.publish(writer, request.output, request.run_id, entry)
         # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.
-        swept = revs.sweep(writer, uri, made)
+        revs.sweep(writer, uri, made)
         revs.mark_success(writer, uri, number, entry.manifest)
     except StorageError as error:
         # What readers see decides. The next command does what is left to do: `finish_publication`.
@@ -320,7 +319,7 @@ def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) ->
         if intent is None or publish.shown(request.storage, request.output, request.run_id) != entry:
             raise
         number, unfinished = intent.number, str(error)
-    return number, swept, unfinished
+    return number, unfinished
 
 
 def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
@@ -340,14 +339,14 @@ def finish_publication(request: RunRequest, newest: revs.Revision) -> bool:
 
 
 def shown_everywhere(
-    request: RunRequest, entry: Published, began: float, number: int, swept: int = 0, unfinished: str = ""
+    request: RunRequest, entry: Published, began: float, number: int, unfinished: str = ""
 ) -> Publication:
     """Commit what is published to the job's tables, and lead readers to it. began: when this began, in epoch seconds;
     the others are as in `Publication`.
     """
     left = commit_tables(request)
     behind = latest_view.refresh(request.storage, request.output, request.job.name, request.date)
-    return Publication(entry.revision, number, entry.manifest, swept, time.time() - began, unfinished, behind, left)
+    return Publication(entry.revision, number, entry.manifest, time.time() - began, unfinished, behind, left)
 
 
 def commit_tables(request: RunRequest, dates: Collection[str] = ()) -> tuple[str, ...]:

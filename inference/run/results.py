@@ -161,9 +161,6 @@ class Publication:
     manifest: str
     """The name of the manifest, relative to the output."""
 
-    swept: int = 0
-    """Leftover files of the revision that were deleted."""
-
     seconds: float = 0.0
     """Wall time of publishing."""
 
