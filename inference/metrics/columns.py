@@ -33,20 +33,31 @@ def number(value: Number) -> str:
 
 @dataclass(slots=True)
 class ColumnState(State):
-    """One column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme values.
-
-    kind: number, list (of floats) or other; "" if only nulls were seen. min, max: the smallest and greatest finite
-    values; None unless the kind is a number. plus_inf, minus_inf: the numbers of +inf and -inf among `nonfinite`.
-    """
+    """One column: the numbers of rows, nulls, NaN and ±inf (in a list column, of items), and the extreme values."""
 
     kind: str = ""
+    """The kind of the column: number, list (of floats) or other; "" if only nulls were seen."""
+
     rows: int = 0
+    """Rows, nulls included."""
+
     nulls: int = 0
+    """Rows whose value is null."""
+
     nonfinite: int = 0
+    """Values that are NaN, +inf or -inf; in a list column, items."""
+
     min: Number | None = None
+    """The smallest finite value; None unless the kind is number and a value is finite."""
+
     max: Number | None = None
+    """The greatest finite value; None unless the kind is number and a value is finite."""
+
     plus_inf: int = field(default=0, metadata=SELDOM)
+    """Values of `nonfinite` that are +inf."""
+
     minus_inf: int = field(default=0, metadata=SELDOM)
+    """Values of `nonfinite` that are -inf."""
 
     @property
     def nan(self) -> int:

@@ -43,28 +43,47 @@ class Group:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Drift:
-    """A column that is profiled in two nights, and how far they are apart.
-
-    rows_before, rows_now: the rows of each. psi: the population stability index. nulls: the change of the share of rows
-    without a value. chance: for each of these, what differs by chance alone between nights of these sizes. before, now:
-    the mean of numbers, and of the lengths of texts. new, vanished: the values that only one of the two nights has, the
-    most frequent first. why: why it cannot be compared; then there are no figures, or without psi only those of rows
-    without a value. changed: whether its type is another one. groups: how many rows of each night are in each group.
-    """
+    """A column that is profiled in two nights, and how far they are apart."""
 
     column: str
+    """The name of the column."""
+
     rows_before: int
+    """Rows of the other night that its profile describes."""
+
     rows_now: int
+    """Rows of this night that its profile describes."""
+
     psi: float | None = None
+    """The population stability index; None if the values cannot be compared."""
+
     nulls: float | None = None
+    """The change of the share of rows without a value, above 0 if the share has grown; None if there are no figures."""
+
     chance: Mapping[str, float] = field(default_factory=dict)
+    """`psi` and `nulls` → what differs by chance alone between nights of these sizes; without those that are None."""
+
     before: float | None = None
+    """The mean of the numbers of the other night, or of the lengths of its texts; None if there are none."""
+
     now: float | None = None
+    """The mean of the numbers of this night, or of the lengths of its texts; None if there are none."""
+
     new: tuple[str, ...] = ()
+    """Values that this night alone has, the most frequent first; empty if either night has too many values to count."""
+
     vanished: tuple[str, ...] = ()
+    """Values that the other night alone has, the most frequent first; empty in the same case as `new`."""
+
     why: str = ""
+    """Why the column cannot be compared, '' if it can. There are then no figures, or only those of rows without a
+    value."""
+
     changed: bool = False
+    """Whether the column has another type than before."""
+
     groups: tuple[Group, ...] = field(default=(), metadata=SELDOM)
+    """The groups that are compared, with the rows of each night in each group."""
 
     @property
     def beyond(self) -> bool:

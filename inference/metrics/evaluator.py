@@ -27,28 +27,43 @@ class TypeTest(Protocol):
 
 @dataclass(slots=True)
 class Evaluator(State, ABC):
-    """A column of labels against an output. A kind is a dataclass that adds its own sums.
-
-    label: the column of labels. score: the output. unlabelled: rows without a label. unscored: others without an output
-    to compare. rows: those that are compared. TASK: its key in `slices.TASKS`, and in `METRICS`, whose names
-    `metric` answers. LABELS, SCORES: the values of labels and outputs, in words for messages. EXAMPLE: an output of
-    this kind, as a job declares it. takes_label, takes_score: whether labels, and outputs, may be of a type. VALUES: in
-    words, of labels that are numbers.
-    """
+    """A column of labels against an output. A kind is a dataclass that adds its own sums."""
 
     TASK: ClassVar[str]
+    """The key of the kind in `slices.TASKS`, and in `METRICS`, whose names `metric` answers."""
+
     LABELS: ClassVar[str]
+    """The values of labels, in words for messages."""
+
     SCORES: ClassVar[str]
+    """The values of outputs, in words for messages."""
+
     EXAMPLE: ClassVar[str]
+    """An output of this kind, as a job declares it."""
+
     VALUES: ClassVar[str] = ""
+    """The values of labels that are numbers, in words for messages; '' for a kind whose labels need be no numbers."""
+
     takes_label: ClassVar[TypeTest]
+    """Whether labels may be of a type."""
+
     takes_score: ClassVar[TypeTest]
+    """Whether outputs may be of a type."""
 
     label: str
+    """The name of the column of labels."""
+
     score: str
+    """The name of the output."""
+
     unlabelled: int = 0
+    """Rows without a label."""
+
     unscored: int = 0
+    """Rows with a label, and without an output to compare."""
+
     rows: int = 0
+    """Rows that are compared."""
 
     @classmethod
     def of_section(cls, label: str, score: str, asked: Evaluating) -> Self:

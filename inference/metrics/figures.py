@@ -28,10 +28,19 @@ class Predictions:
     """Predictions against labels, in rows: a score of at least `threshold` is a predicted 1."""
 
     threshold: float
+    """The lowest score that is a predicted 1, a multiple of 1/4096."""
+
     true_negatives: int
+    """Rows with label 0 that are predicted 0."""
+
     false_negatives: int
+    """Rows with label 1 that are predicted 0."""
+
     false_positives: int
+    """Rows with label 0 that are predicted 1."""
+
     true_positives: int
+    """Rows with label 1 that are predicted 1."""
 
     @property
     def rows(self) -> int:
@@ -50,17 +59,28 @@ class CalibrationBin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClassFigure:
-    """One class. rows: those with this label, of which the output of `right` names the class, too. predicted: all rows
-    whose output does. A share of nothing is 0.
-    """
+    """One class. A share of nothing is 0."""
 
     name: str
+    """The name of the class, as text."""
+
     rows: int
+    """Rows whose label is the class."""
+
     predicted: int
+    """Rows whose output is the class."""
+
     right: int
+    """Rows whose label and output are the class."""
+
     precision: float
+    """The share of `predicted` that is `right`."""
+
     recall: float
+    """The share of `rows` that is `right`."""
+
     f1: float
+    """The harmonic mean of precision and recall."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,44 +105,69 @@ class ClassFigures:
 
 @dataclass(frozen=True, slots=True)
 class RankedGroups:
-    """The groups whose rows are ranked. group: the column. k: how many rows of a group, from the top, are looked at.
-
-    groups: the number of groups with a relevant row, whose label is above 0; the metrics are means over these.
-    irrelevant: the number of others, of which no order is better than another. excluded_groups: rows that have a label
-    and an output, and no group. sampled: whether there are more groups, of which these are a sample.
-    """
+    """The groups whose rows are ranked."""
 
     group: str
+    """The name of the column whose values are the groups."""
+
     k: int
+    """How many rows of a group, from the top, are looked at."""
+
     groups: int
+    """Groups with a relevant row, whose label is above 0; the metrics are means over these groups."""
+
     irrelevant: int = 0
+    """Groups without a relevant row, of which no order is better than another."""
+
     excluded_groups: int = 0
+    """Rows that have a label and an output, and no group."""
+
     sampled: bool = field(default=False, metadata=SELDOM)
+    """Whether there are more groups, of which `groups` and `irrelevant` count a sample."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evaluation:
-    """Labels against an output. rows: the number of rows that are compared.
-
-    excluded_null_labels: rows without a label. excluded_scores: other rows whose output is null or NaN. metrics: by the
-    names that a check uses; the one that people ask for comes first. missing: metric → why there is none. positives: of
-    labels 0 and 1 the rows with label 1. predictions: of scores in [0, 1], at the threshold 0.5; calibration: of these.
-    classes: of labels that are one of several classes. groups: of ranked rows.
-    """
+    """Labels against an output."""
 
     task: str
+    """The task, as in `evaluation.task` of the job: binary, regression, multiclass or ranking."""
+
     label: str
+    """The name of the column of labels."""
+
     score: str
+    """The name of the output."""
+
     rows: int
+    """Rows that are compared."""
+
     excluded_null_labels: int
+    """Rows without a label."""
+
     excluded_scores: int
+    """Rows with a label whose output is null or NaN."""
+
     metrics: Mapping[str, Bounded]
+    """Metric → figure, by the names that a check uses; the metric that people ask for comes first."""
+
     missing: Mapping[str, str] = field(default_factory=dict, metadata=SELDOM)
+    """Metric → why there is none."""
+
     positives: int | None = field(default=None, metadata=SELDOM)
+    """Rows with label 1; None unless the labels are 0 and 1."""
+
     predictions: Predictions | None = field(default=None, metadata=SELDOM)
+    """The predictions at the threshold 0.5; None unless labels are 0 and 1, and all scores are in [0, 1]."""
+
     calibration: tuple[CalibrationBin, ...] = field(default=(), metadata=SELDOM)
+    """The calibration curve, of the scores that `predictions` are of; empty for a slice."""
+
     classes: ClassFigures | None = field(default=None, metadata=SELDOM)
+    """The figures of classes; None unless labels are one of several classes, and for a slice."""
+
     groups: RankedGroups | None = field(default=None, metadata=SELDOM)
+    """The groups of ranked rows; None unless rows are ranked."""
 
     @property
     def lead(self) -> str:
@@ -167,16 +212,25 @@ class SliceFigures:
 
 @dataclass(frozen=True, slots=True)
 class NumberFigures:
-    """Finite numbers. std: of the population; None if a square is too large for a float. quantiles: `p50` and so on,
-    each within 1/128 of itself.
-    """
+    """Finite numbers."""
 
     count: int
+    """How many numbers there are."""
+
     mean: float
+    """The mean of the numbers."""
+
     std: float | None
+    """The standard deviation of the population; None if a square is too large for a float."""
+
     min: float
+    """The smallest number."""
+
     max: float
+    """The greatest number."""
+
     quantiles: Mapping[str, float]
+    """`p50` and so on → the quantile, within 1/128 of itself."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,49 +243,72 @@ class Frequent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProfileFigures:
-    """What the values of a column look like. kind: number, text, bool, other, or "" if only nulls were seen.
-
-    numbers: of text, its lengths in characters. distinct: how many values there are; None for other types, and if
-    there are too many to count each. frequent: the most frequent values; empty likewise.
-    """
+    """What the values of a column look like."""
 
     kind: str
+    """The kind of the column: number, text, bool, other, or "" if only nulls were seen."""
+
     rows: int
+    """Rows that are described, nulls included."""
+
     nulls: int
+    """Rows whose value is null."""
+
     nan: int = 0
+    """Values that are NaN."""
+
     plus_inf: int = 0
+    """Values that are +inf."""
+
     minus_inf: int = 0
+    """Values that are -inf."""
+
     numbers: NumberFigures | None = None
+    """The figures of the finite numbers; of text, of its lengths in characters. None if there are none."""
+
     distinct: int | None = None
+    """How many values there are; None for floats and the kind `other`, and if values are too many or too long to count
+    each."""
+
     frequent: tuple[Frequent, ...] = ()
+    """The most frequent values, the most frequent first; empty where `distinct` is None."""
 
 
 @dataclass(frozen=True, slots=True)
 class AccumulatorFigures:
-    """What an accumulator of the user's own gives. uses: its class, as "module:Name". code: a digest of what it
-    consists of beside the code that scores. values: figure → number; None where there is none. reason: why there are
-    no figures.
-    """
+    """What an accumulator of the user's own gives."""
 
     uses: str
+    """The class of the accumulator, as "module:Name"."""
+
     code: str
+    """A digest of the files and installed packages of all accumulators of the job."""
+
     values: Mapping[str, float | None] = field(default_factory=dict)
+    """Figure → number; None where there is none."""
+
     reason: str | None = field(default=None, metadata=SELDOM)
+    """Why there are no figures; None if there are figures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Figures:
-    """All metrics. columns: checked column or float output → figures.
-
-    evaluation: only if the job has a label. profile: column → figures, of those that the job profiles. slices: column →
-    its slices, of those by which the job divides the rows. accumulators: those of the user's own, by name.
-    """
+    """All metrics."""
 
     columns: Mapping[str, ColumnState]
+    """Checked column or float output → figures."""
+
     evaluation: Evaluation | None = None
+    """The labels against an output; None if the job has no label."""
+
     profile: Mapping[str, ProfileFigures] = field(default_factory=dict)
+    """Column → figures, of the columns that the job profiles."""
+
     slices: Mapping[str, SliceFigures] = field(default_factory=dict)
+    """Column → its slices, of the columns by which the job divides the rows."""
+
     accumulators: Mapping[str, AccumulatorFigures] = field(default_factory=dict)
+    """The figures of the user's own accumulators, by name."""
 
     def own(self) -> dict[str, float]:
         """The figures of the user's own accumulators that there are, by the names that a check uses."""

@@ -75,15 +75,28 @@ class Bins(State):
 
 @dataclass(slots=True)
 class NumberState(State):
-    """Finite numbers, and how many were not finite. min, max: the least and the greatest one."""
+    """Finite numbers, and how many were not finite."""
 
     nan: int = 0
+    """Values that are NaN."""
+
     plus_inf: int = 0
+    """Values that are +inf."""
+
     minus_inf: int = 0
+    """Values that are -inf."""
+
     min: float | None = None
+    """The least finite number; None if there is none."""
+
     max: float | None = None
+    """The greatest finite number; None if there is none."""
+
     moments: Moments = field(default_factory=Moments)
+    """The moments of the finite numbers."""
+
     bins: Bins = field(default_factory=Bins)
+    """How many finite numbers each bin holds, by the keys of `keys_of`."""
 
     def update(self, values: np.ndarray) -> None:
         """Add values of shape (rows,). Integers that are no float64 are rounded to one."""

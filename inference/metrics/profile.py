@@ -79,17 +79,25 @@ class CategoryState(State):
 
 @dataclass(slots=True)
 class ColumnProfile(State):
-    """One column. kind: "" if only nulls were seen; then, and for other types, only rows and nulls are counted.
-    numbers: of numbers their values, of text its lengths in characters. categories: of text, integers and bools.
-    spread: of text, shape (SPREAD,): the rows in each group of values by their hashes.
-    """
+    """One column."""
 
     kind: Kind = ""
+    """The kind of the column; "" if only nulls were seen. Of "" and of other types only rows and nulls are counted."""
+
     rows: int = 0
+    """Rows, nulls included."""
+
     nulls: int = 0
+    """Rows whose value is null."""
+
     numbers: NumberState = field(default_factory=NumberState)
+    """Of numbers their values, of text its lengths in characters."""
+
     categories: CategoryState = field(default_factory=CategoryState)
+    """The values of text, integers and bools."""
+
     spread: np.ndarray = field(default_factory=lambda: np.zeros(SPREAD, np.int64))
+    """The rows of text in each group of values by their hashes, of shape (SPREAD,)."""
 
     @property
     def missing(self) -> int:

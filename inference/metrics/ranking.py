@@ -136,8 +136,7 @@ class RankingState(Evaluator):
     relevant.
 
     A row whose label is null or NaN counts only as `unlabelled`, another row whose output is null or NaN as `unscored`,
-    and another row whose group is null as `ungrouped`. group: the column. most: the most groups that are kept; cut:
-    whether there are more.
+    and another row whose group is null as `ungrouped`.
     """
 
     TASK: ClassVar[str] = "ranking"
@@ -149,11 +148,22 @@ class RankingState(Evaluator):
     takes_score = staticmethod(is_number)
 
     group: str = ""
+    """The name of the column whose values are the groups."""
+
     k: int = 10
+    """How many rows of a group, from the top, are looked at."""
+
     most: int = MOST_GROUPS
+    """The most groups that are kept."""
+
     ungrouped: int = 0
+    """Rows that have a label and an output, and no group."""
+
     cut: bool = False
+    """Whether there are more groups than are kept."""
+
     tops: Tops = field(default_factory=Tops.none)
+    """The rows that are kept of the groups that are kept."""
 
     @classmethod
     def of_section(cls, label: str, score: str, asked: Evaluating) -> RankingState:

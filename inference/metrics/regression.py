@@ -21,8 +21,7 @@ class RegressionState(Evaluator):
     """Numbers against numbers. An error is the output less the label.
 
     A row whose label is null or NaN counts only as `unlabelled`; another row whose output is null or NaN counts as
-    `unscored`. errors, absolute, squares: the sums of the errors, of their magnitudes and of their squares. labels:
-    of the compared rows.
+    `unscored`.
     """
 
     TASK: ClassVar[str] = "regression"
@@ -33,9 +32,16 @@ class RegressionState(Evaluator):
     takes_label = takes_score = staticmethod(is_number)
 
     errors: float = 0.0
+    """The sum of the errors."""
+
     absolute: float = 0.0
+    """The sum of the magnitudes of the errors."""
+
     squares: float = 0.0
+    """The sum of the squares of the errors."""
+
     labels: Moments = field(default_factory=Moments)
+    """The moments of the labels of the compared rows."""
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
         expected, found = self.numbers(labels), floats(self.outputs(rows, labels))
