@@ -46,23 +46,37 @@ _CHOSEN = "choice"
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The answer to one prompt.
-
-    vector: of the prompt, where that was asked for in place of a text. refusal: why there is no text, if there is none.
-    probabilities: of the job's choices, if known. seconds: that the request took, the one that was answered. retries:
-    the requests before it.
-    """
+    """The answer to one prompt."""
 
     text: str = ""
+    """The text of the answer; '' if there is none, as with a vector."""
+
     finish_reason: str = ""
+    """Why the answer ended, in the model's word, such as `STOPPED` or `CUT`; '' if the model does not say."""
+
     prompt_tokens: int = 0
+    """Tokens of the prompt; 0 if the endpoint does not say."""
+
     output_tokens: int = 0
+    """Tokens of the answer; 0 with a vector, or if the endpoint does not say."""
+
     cached_tokens: int = 0
+    """Tokens of the prompt that the model had computed before."""
+
     vector: Sequence[float] | None = None
+    """The vector of the prompt, where a vector was asked for in place of a text; else None."""
+
     refusal: str = ""
+    """Why there is no text; '' if there is a text or a vector."""
+
     probabilities: Sequence[float] | None = None
+    """The probability of each of the job's choices, in the job's order; None if unknown."""
+
     seconds: float = 0.0
+    """Seconds that the request took that was answered."""
+
     retries: int = 0
+    """Requests for the row before the one that was answered."""
 
 
 class Reader:

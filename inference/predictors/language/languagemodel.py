@@ -121,12 +121,19 @@ COST = section(
 
 @dataclass(frozen=True, slots=True)
 class TokenPrices:
-    """Of a million tokens each. currency: '' if the job names none."""
+    """Of a million tokens each."""
 
     input_mtok: float
+    """The price of tokens of prompts."""
+
     output_mtok: float
+    """The price of tokens of answers; 0 if the job gives none."""
+
     cached_mtok: float
+    """The price of tokens of prompts that were in the endpoint's cache; `input_mtok` if the job gives none."""
+
     currency: str = ""
+    """The currency of the prices; '' if the job names none."""
 
     def cost(self, usage: Usage) -> float:
         """Of all the tokens that were counted. Requests that failed have none."""

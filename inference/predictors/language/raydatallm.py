@@ -43,21 +43,28 @@ _MULTIMODAL = "prepare_multimodal_stage"
 
 @dataclass(frozen=True, slots=True)
 class Followed:
-    """What is followed of a configuration; the rest says where and how often it runs, as the job's `resources` do.
-
-    engine: for vLLM's engine. pools: whether vectors are asked for, and no answers. templates, tokenises, detokenises:
-    whether messages go through the chat template, whether prompts are made into tokens before vLLM has them, and
-    whether its tokens are made into the text. template: for the chat template. most: the requests that are underway at
-    once; None if it says nothing.
-    """
+    """What is followed of a configuration; the rest says where and how often it runs, as the job's `resources` do."""
 
     engine: Mapping[str, Any]
+    """The keys for vLLM's engine."""
+
     pools: bool
+    """Whether vectors are asked for, and no answers."""
+
     templates: bool
+    """Whether messages go through the chat template."""
+
     tokenises: bool
+    """Whether prompts are made into tokens before vLLM has them; if not, `preprocess` may return the tokens."""
+
     detokenises: bool
+    """Whether vLLM's tokens are made into the text by the tokenizer; if not, the text is vLLM's own."""
+
     template: Mapping[str, Any] = field(default_factory=dict)
+    """The keywords for the chat template."""
+
     most: int | None = None
+    """The requests that are underway at once; None if the configuration says nothing."""
 
 
 def followed(config: Any) -> Followed:

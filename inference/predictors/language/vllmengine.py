@@ -254,14 +254,19 @@ def _settle(answered: Sequence[tuple[_Request, Any]]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A row that is asked. row: as it was given. params: vLLM's. prompt: as the model reads it; '' if only its tokens
-    are known. tokens: none before they are made.
-    """
+    """A row that is asked."""
 
     row: Mapping[str, Any]
+    """What the prompt is made of: the messages or the text as `asked`; of `ray.data.llm` the row after `preprocess`."""
+
     params: Params
+    """vLLM's parameters for the row."""
+
     prompt: str = ""
+    """The prompt as the model reads it; '' before it is made, or if only its tokens are known."""
+
     tokens: Sequence[int] = ()
+    """The tokens of the prompt; none before they are made."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,9 +36,14 @@ class Filling:
     """The columns that fill one input."""
 
     input: Input
+    """The input that is filled."""
+
     columns: Mapping[str, Array]
+    """The columns by name, in the order in which they are stacked; a single one if `stacked` is false."""
+
     shape: tuple[int, ...]
     """Of the input's tensor."""
+
     stacked: bool
     """Whether the columns lie beside each other in it."""
 

@@ -99,16 +99,23 @@ class Recipe:
     """How a text becomes a vector."""
 
     folder: ModelFolder
+    """The folder of the transformer: the model's own, or one in it that `modules.json` names."""
+
     pooling: str
     """One of `POOLINGS`."""
+
     normalize: bool
     """Whether vectors have length 1."""
+
     max_length: int | None = None
     """The most tokens of a text, if the job does not say it; None if only the model knows."""
+
     strip: bool = False
     """Whether a text loses the spaces around it."""
+
     lower: bool = False
     """Whether a text loses its capitals."""
+
     prompt: str = ""
     """The beginning that is put before each text."""
 

@@ -30,17 +30,20 @@ _AT_ONCE = 1024
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """Tokens of n texts, an array for each.
-
-    lengths: tokens of each text, of shape (n,). types: which text of a pair a token belongs to; none if the model has
-    no such input. spans: the first character of a token in its text and the one after the last, of shape (tokens, 2),
-    (-1, -1) for a token that is in no text; none if the predictor does not need them.
-    """
+    """Tokens of n texts, an array for each."""
 
     lengths: Array
+    """The number of tokens of each text, of shape (n,)."""
+
     ids: list[Array]
+    """The ids of the tokens, of shape (tokens,)."""
+
     types: list[Array]
+    """Which text of a pair each token belongs to, of shape (tokens,); an empty list if the model has no such input."""
+
     spans: list[Array]
+    """The first character of each token in its text and the one after the last, of shape (tokens, 2); (-1, -1) for a
+    token that is in no text. An empty list if the predictor does not need them."""
 
     def padded(self, rows: Array, pad: int) -> dict[str, Array]:
         """The texts `rows` as a model takes them, each array of shape (rows, longest) and type int64.
@@ -59,17 +62,25 @@ class Tokens:
 
 @dataclass(frozen=True, slots=True)
 class Tokeniser:
-    """Makes `Tokens`. Several threads may call it at once. strip, lower, prompt: as in `Recipe`."""
+    """Makes `Tokens`. Several threads may call it at once."""
 
     backend: Any
     """A tokenizer of the library `tokenizers`, which truncates and does not pad."""
+
     types: bool
     """Whether to make `Tokens.types`."""
+
     spans: bool = False
     """Whether to make `Tokens.spans`."""
+
     strip: bool = False
+    """As `Recipe.strip`."""
+
     lower: bool = False
+    """As `Recipe.lower`."""
+
     prompt: str = ""
+    """As `Recipe.prompt`."""
 
     def __call__(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tokens:
         """Tokenise texts, or pairs of them.
