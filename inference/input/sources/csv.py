@@ -39,14 +39,19 @@ class Csv(lines.TextSource):
     """The source of CSV and TSV.
 
     Types: int64, double, bool, date32, timestamp in microseconds, text. A later value of another type is an error.
-    delimiter: what separates fields; None for what the file shows. decimal: what is before the decimals of a number.
-    names: the columns' names; without them the first line has them.
     """
 
     delimiter: str | None = None
+    """What separates fields; None for what the file shows."""
+
     decimal: str = "."
+    """What is before the decimals of a number."""
+
     names: tuple[str, ...] = ()
+    """The names of the columns, in order; empty if the first line has them."""
+
     encoding: str = lines.UTF8
+    """The encoding of the text: the option `ENCODING`."""
 
     name = "CSV"
     suffixes = lines.suffixes(".csv", ".tsv")

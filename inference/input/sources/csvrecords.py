@@ -39,13 +39,23 @@ _ESCAPED = "has \\\" inside quotes, which ends the field: write a quote twice, i
 
 @dataclass(frozen=True)
 class Header:
-    """How a file's values are named and written. end, lines: of the header."""
+    """How a file's values are named and written."""
 
     names: list[str]
+    """The names of the columns, in the order of the fields."""
+
     delimiter: bytes
+    """The byte that separates fields."""
+
     decimal: str
+    """What is before the decimals of a number."""
+
     end: int
+    """The offset after the header in the file's UTF-8 text, in bytes; without a header line, of the first record."""
+
     lines: int
+    """The lines before `end`, blank ones included."""
+
     names_from: str = "the header"
     """What gives the columns their names, for messages."""
 

@@ -44,16 +44,22 @@ _NUMBER = b"PARQUET:field_id"
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table, a field in one, the element of a list, or the key or the value of a map.
-
-    names: in files without column numbers. default: of rows older than the column. fields: in order.
-    """
+    """A column of a table, a field in one, the element of a list, or the key or the value of a map."""
 
     name: str
+    """The name in the schema of the snapshot."""
+
     number: int
+    """Iceberg's field id, which stays when the column is renamed."""
+
     names: frozenset[str]
+    """The names of the column in files without column numbers."""
+
     default: object
+    """The value of rows older than the column; None for null."""
+
     fields: tuple[Column, ...]
+    """The fields in the column, in order; empty if it has none."""
 
     @property
     def path(self) -> str:
@@ -103,12 +109,19 @@ class IcebergSnapshot(TableSnapshot):
 
 @dataclass(frozen=True)
 class Iceberg(TableSource):
-    """The source of Iceberg tables. catalog, table, snapshot: the options."""
+    """The source of Iceberg tables."""
 
     uri: str = ""
+    """The table's location, see `Source.at`."""
+
     catalog: str = ""
+    """The option `catalog`: the name of a catalog in pyiceberg's settings; '' for pyiceberg's default."""
+
     table: str = ""
+    """The option `table`: the table's name in the catalog."""
+
     snapshot: int | None = None
+    """The option `snapshot`: the number of the snapshot to read; None for the newest."""
 
     name = "Iceberg"
     mark = "metadata/*.metadata.json"

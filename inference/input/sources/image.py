@@ -35,16 +35,19 @@ _CHANNELS = {"RGB": 3, "RGBA": 4, "L": 1}
 
 @dataclass(frozen=True)
 class Image(OneRowSource):
-    """The source of images.
-
-    size: height and width to scale to. mode: Pillow's name of the channels. label: what the column `label` has, if any.
-    upright: turn images by their EXIF orientation.
-    """
+    """The source of images."""
 
     size: tuple[int, int] | None = None
+    """Height and width to scale to, in pixels; None for those of each file."""
+
     mode: str = "RGB"
+    """Pillow's name of the channels."""
+
     label: str | None = None
+    """What the column `label` has: `folder`, the name of the file's folder. None for no such column."""
+
     upright: bool = True
+    """Whether to turn images by their EXIF orientation."""
 
     name = "image"
     suffixes = (".jpg", ".jpeg", ".png", ".webp")

@@ -42,13 +42,22 @@ _FAULTS = (OSError, ValueError, RuntimeError, pa.ArrowException)
 
 @dataclass(frozen=True)
 class Fragment:
-    """number: of the fragment. rows: without deleted ones. size: of its first file. others: name → size."""
+    """A fragment of a version, as `tables.SnapshotFile`."""
 
     number: int
+    """The number of the fragment."""
+
     rows: int
+    """The rows of the fragment, without deleted ones."""
+
     size: int
+    """The size of the first data file, in bytes; 0 if the version does not say."""
+
     content: str
+    """A digest of all that the version says of the fragment."""
+
     others: Mapping[str, int]
+    """URI → size in bytes of the other data files and the file of deletions; 0 if the version does not say."""
 
 
 @dataclass(frozen=True)

@@ -40,16 +40,19 @@ RowFault = InputCorrupt | SchemaMismatch
 
 @dataclass(frozen=True, slots=True)
 class RowsRead:
-    """Rows of a file, in its order.
-
-    failures: index in the table → why this row, of nulls, could not be read. kept: if `input.where` left rows out, the
-    index of each row among all that were read, ascending. left_out: the number of rows left out.
-    """
+    """Rows of a file, in its order."""
 
     table: pa.Table
+    """The rows; a row that could not be read is nulls."""
+
     failures: Mapping[int, RowFailure] = field(default_factory=dict)
+    """Index in the table → why this row, of nulls, could not be read."""
+
     kept: pa.Int64Array | None = None
+    """The index of each row among all that were read, ascending; None if the job has no `input.where`."""
+
     left_out: int = 0
+    """Rows that `input.where` left out; 0 in a slice."""
 
     @property
     def rows(self) -> int:

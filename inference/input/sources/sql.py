@@ -43,13 +43,22 @@ Range = Sequence[Key | None]
 
 @dataclass(frozen=True)
 class Sql(Source):
-    """The source of databases. uri: of the database, see `Source.at`. The others are the options."""
+    """The source of databases. The fields other than `uri` are the options."""
 
     uri: str = ""
+    """The URI of the database, see `Source.at`."""
+
     table: str = ""
+    """The table or view of which all rows are read; '' if `query` is given."""
+
     query: str = ""
+    """The query whose rows are read; '' if `table` is given."""
+
     key: str = ""
+    """The column that orders the rows, with another value in each."""
+
     partitions: int = PARTITIONS
+    """The number of ranges of the key, each with about as many rows."""
 
     name = "SQL"
     options = (
