@@ -22,18 +22,28 @@ def _listed(known: Sequence[Any]) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. schema: of its values, as JSON Schema. default: in words, or as YAML writes it. about: what it does,
-    in a line. write: what to write, for messages. required: whether the adapter cannot do without it. keys: if it is a
-    mapping with keys of its own, these.
-    """
+    """One option."""
 
     name: str
+    """The key of the option."""
+
     schema: Mapping[str, Any]
+    """The JSON Schema of the option's values."""
+
     default: str
+    """The default, in words or as YAML writes it."""
+
     about: str
+    """What the option does, in a line."""
+
     write: str
+    """What to write, for messages and the tables in the docs."""
+
     required: bool = False
+    """Whether the adapter cannot do without the option."""
+
     keys: tuple[Option, ...] = ()
+    """The keys of an option that is a mapping with keys of its own; else empty."""
 
 
 def flag(name: str, about: str, default: str = "`false`") -> Option:

@@ -9,27 +9,38 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Framework:
-    """A framework.
-
-    module: its `ADAPTER` is a `predictors.adapter.Adapter`; "module:NAME" where a module has several. model: what
-    `model.path` names, for messages; '' for none. packs: its predictors sort and pack the rows of a micro-batch
-    themselves, so `batch_size: auto` is thousands of rows. code: options that name the user's objects, as
-    "module:name", which its adapter checks. rows: of `batch_size: auto`, on the CPU and on a GPU, where
-    all rows weigh the same. streams: it is asked row by row, so several shards are scored at once. own_keys: its
-    options are keys of `model`. documents: options that may name a JSON or YAML file. aside: options that change no
-    output. inexact: a row's neighbours change its rounding, by padding, packing or dynamic quantisation.
-    """
+    """A framework."""
 
     module: str
+    """The module whose `ADAPTER` is a `predictors.adapter.Adapter`; "module:NAME" where a module has several."""
+
     model: str
+    """What `model.path` names, for messages; '' if there is no model to name, and for `OWN`."""
+
     packs: bool = False
+    """Whether its predictors sort and pack the rows of a micro-batch themselves, so that `batch_size: auto` is
+    thousands of rows."""
+
     code: tuple[str, ...] = ()
+    """The options that name the user's objects, as "module:name", which its adapter checks."""
+
     rows: tuple[int, int] | None = None
+    """The rows of `batch_size: auto`, on the CPU and on a GPU, where all rows weigh the same; else None."""
+
     streams: bool = False
+    """Whether the model is asked row by row, so that several shards are scored at once."""
+
     own_keys: bool = False
+    """Whether its options are keys of `model`, and not of `model.options`."""
+
     documents: tuple[str, ...] = ()
+    """The options that may name a JSON or YAML file."""
+
     aside: tuple[str, ...] = ()
+    """The options that change no output."""
+
     inexact: bool = False
+    """Whether a row's neighbours change its rounding, by padding, packing or dynamic quantisation."""
 
     def adapter(self) -> Any:
         """Import the module. Returns its `predictors.adapter.Adapter`, which this room does not know."""

@@ -97,14 +97,19 @@ Build = Callable[[Column], Any]
 
 @dataclass(frozen=True)
 class Part:
-    """One of the conditions that AND joins. names: its columns. pushed: whether statistics can rule it out. error: the
-    error for what Arrow says of values that it cannot compare.
-    """
+    """One of the conditions that AND joins."""
 
     build: Build
+    """Makes the condition's values of the columns' values."""
+
     names: tuple[str, ...]
+    """The columns that the condition names, each once."""
+
     pushed: bool
+    """Whether the statistics of a part of a file can rule the condition out."""
+
     error: Callable[[pa.ArrowException], JobError]
+    """Makes the error for what Arrow says of values that it cannot compare."""
 
     def takes(self, table: pa.Table) -> npt.NDArray[np.bool_]:
         """Which rows of a table it takes, as `Condition.mask`."""
