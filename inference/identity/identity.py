@@ -69,18 +69,31 @@ NO_CODE = ScoringSet()
 
 @dataclass(frozen=True)
 class Identity:
-    """What scores every shard of a plan, in the form that is kept beside the plan. Files: name → SHA-256."""
+    """What scores every shard of a plan, in the form that is kept beside the plan."""
 
     job: dict[str, Any]
+    """The keys of the job that can change an output, as `scoring_keys` has them, and the carried columns as `carry`."""
+
     columns: list[Any]
+    """The columns as they reach each model: [name of the model, [[column, types], …]], in the job's order."""
+
     kept: list[Any]
+    """The carried columns, the label and those that `input.where` compares: [column, types], sorted by name."""
+
     model: dict[str, str]
+    """The files of the models: name → SHA-256; of several models the name is `<model>/<file>`."""
+
     code: dict[str, str]
+    """The files of the job's folder that score: name → SHA-256."""
+
     packages: dict[str, str]
+    """The version or content of each installed package that counts, by name."""
+
     models: dict[str, str]
     """The digest of each model, by name; one that is alone has the name ''."""
 
     code_digest: str
+    """The digest of the snapshot of the code; '' without code."""
 
     @property
     def model_digests(self) -> tuple[str, ...]:

@@ -36,12 +36,19 @@ _LIST = "snapshot.json"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """One file of a snapshot. name: relative; '' for a model of one file. source: its URI; '' if the file is copied."""
+    """One file of a snapshot."""
 
     name: str
+    """The name relative to the folder of the job or of the model; '' for a model of one file."""
+
     size: int
+    """The size, in bytes."""
+
     sha256: str
+    """The SHA-256 of the content, in hexadecimal."""
+
     source: str = ""
+    """The URI of the file; '' if the file is copied."""
 
 
 @dataclass(frozen=True, slots=True)
