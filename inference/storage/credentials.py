@@ -34,11 +34,23 @@ class StorageSettings:
     """
 
     endpoint: str | None = None
+    """The URL of a server with S3's API that is not AWS's."""
+
     region: str | None = None
+    """The region of the buckets."""
+
     profile: str | None = None
+    """The name of the AWS profile, by which a process finds credentials if there is no `access_key`."""
+
     access_key: str | None = None
+    """The ID of the access key; None if each process finds credentials of its own, as those that expire."""
+
     secret_key: str | None = field(default=None, repr=False)
+    """The secret of `access_key`."""
+
     session_token: str | None = field(default=None, repr=False)
+    """The session token of `access_key`; None for a key that needs none."""
+
     retry_s: float = 60.0
     """How long one request is retried, with longer and longer jittered waits, before its error is raised.
 
