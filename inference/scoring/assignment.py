@@ -45,17 +45,25 @@ CACHE = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "nig
 
 @dataclass(frozen=True, kw_only=True)
 class OfRun:
-    """What each process of a run is told. scoring: code and model as they were when the run began. cache: where each
-    node keeps its copies of them. environment: variables that a process sets before it imports the user's code. Ray
-    would write them into its records.
-    """
+    """What each process of a run is told."""
 
     job: Job
+    """The job at the logical time of the run."""
+
     job_path: str
+    """The path of the job file, absolute."""
+
     storage: Storage
+    """The storage for the places that the job names."""
+
     scoring: ScoringSet = NO_CODE
+    """Code and model as they were when the run began."""
+
     cache: str = str(CACHE)
+    """Where each node keeps its copies of code and model."""
+
     environment: Mapping[str, SecretStr] = field(default_factory=dict)
+    """Variables that a process sets before it imports the user's code. Ray would write them into its records."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,16 +72,25 @@ class WorkerSpec(OfRun):
 
     run: tuple[str, ...]
     """The arguments with which `nightjar replay` names the run."""
+
     revision: str
+    """The URI of the revision; '' for a worker that scores and writes nothing."""
+
     schema: pa.Schema
     """The columns to read, in order, as most files have them."""
+
     epoch: int
+    """The epoch of the writer for whom the worker scores."""
+
     segment: int
     """The newest ledger segment that the writer knew."""
+
     budget: int | None
     """The most rows that the whole run may quarantine; None if their number is known only when they are read."""
+
     reuse: RowReuse | None = None
     """How to take outputs of rows from an earlier night; None if the job does not."""
+
     own_process: bool = True
     """Whether the worker has its process to itself, as everywhere except in tests. Then the code's folder becomes the
     working directory, and what the user's code uses is noted."""
@@ -304,16 +321,24 @@ class LoadedModel:
 
     name: str
     """Empty for the only model of a job."""
+
     prefix: str
     """Of the names of its output columns."""
+
     columns: tuple[str, ...]
     """The input columns that it takes."""
+
     types: Mapping[str, pa.DataType]
     """Its outputs, by the names that the model gives them."""
+
     scorer: ScoreRows
+    """Makes the outputs of rows."""
+
     size: BatchSize
     """Of its micro-batches."""
+
     preparer: Preparer | None = None
+    """Prepares micro-batches; None if `scorer` prepares them."""
 
 
 def loaded_models(

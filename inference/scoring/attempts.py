@@ -85,15 +85,26 @@ class Running:
     """One attempt at a shard, from its first read on."""
 
     assignment: Assignment
+    """The shard, and how it is tried."""
+
     started: Started
+    """The event of its start."""
+
     storage: RetryingStorage
+    """The storage, with a count of the requests that are repeated for this attempt."""
+
     at: float
     """Its start as wall time; of the CPU stage, if that has prepared it."""
+
     began: float
     """Its start on the monotonic clock."""
+
     reads: Sequence[Future[RowsRead]] = ()
     """Of its pieces."""
+
     prepared: bool = False
+    """Whether the CPU stage has prepared the shard."""
+
     retries: int = 0
     """The storage requests that the CPU stage repeated."""
 

@@ -25,10 +25,17 @@ class Rows:
     """Rows [row, row + rows) of a file."""
 
     uri: str
+    """The URI of the file."""
+
     row: int
+    """The index of the first row in the file."""
+
     rows: int
+    """The number of rows."""
+
     why: str = ""
     """What is known about them, besides that their process died."""
+
     model: str = ""
     """Of several models the name of the one that had them."""
 
@@ -43,10 +50,14 @@ class Attempt:
     """How to try a shard next."""
 
     number: int = 1
+    """The number of the attempt, from 1; deaths under earlier commands count."""
+
     crumbs: bool = False
     """Whether to leave a crumb before each micro-batch."""
+
     singly: Rows | None = None
     """Rows to score one at a time."""
+
     skip: tuple[Rows, ...] = ()
     """Rows that killed their process, which are not scored."""
 
