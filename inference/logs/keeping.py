@@ -52,9 +52,16 @@ class Book:
     """How far a process's standard output and error are kept. Stored as JSON, so that another process can go on."""
 
     worker: str
+    """`host:pid` of the process."""
+
     epoch: int
+    """The epoch of the writer for whom the process works."""
+
     files: tuple[str, str]
+    """The paths of the files of standard output and standard error, on the machine of the process."""
+
     kept: tuple[Position, Position]
+    """How far each of the files is kept."""
 
     @property
     def is_complete(self) -> bool:

@@ -44,12 +44,19 @@ class Line:
     """`out`, `err` or `note`."""
 
     text: str
+    """The text without its line end, shortened if it is long, with secrets masked."""
+
     shard: str = ""
     """The shard that was being scored; empty before the first shard and in preflight."""
 
     attempt: int = 0
+    """The number of the shard's attempt, from 1; 0 without a shard."""
+
     worker: str = field(default="", metadata=SELDOM)
+    """`host:pid` of the process that printed; in a part its first line has the name for all."""
+
     epoch: int = field(default=0, metadata=SELDOM)
+    """The epoch of the writer for whom the process worked; in a part its first line has the epoch for all."""
 
 
 def folder(revision: str) -> str:
