@@ -54,21 +54,34 @@ class FigureCompared:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunsCompared:
-    """Two runs: before, and now. columns: as of `compare_columns`. undescribed: the runs whose columns were not
-    described, or by another version, so that none is compared. drawn: run → its rows that are described, where these
-    were drawn out of more. rows: what moved, row by row; null if the rows were not joined. unjoined: why not; empty if
-    nobody asked for it.
-    """
+    """Two runs: before, and now."""
 
     job: str
+    """The name of the job."""
+
     before: str
+    """The name of the first run."""
+
     now: str
+    """The name of the second run."""
+
     figures: tuple[FigureCompared, ...]
+    """Figures by name: rows, labels, metrics and the user's own figures; then of slices the first metric."""
+
     columns: tuple[Drift, ...]
+    """How far columns are apart that are described in both runs, as of `compare_columns`, without groups."""
+
     undescribed: tuple[str, ...] = ()
+    """The runs whose columns were not described, or by another version, so that no column is compared."""
+
     drawn: Mapping[str, int] = field(default_factory=dict)
+    """Run → its rows that are described, where these were drawn out of more."""
+
     rows: RowsCompared | None = None
+    """What moved, row by row; null if the rows were not joined."""
+
     unjoined: str = ""
+    """Why the rows were not joined; empty if they were, or if nobody asked for it."""
 
 
 def diff(request: RunRequest, before: str, now: str, *, key: Sequence[str] = (), rows: int = ROWS) -> RunsCompared:
@@ -159,13 +172,22 @@ def _figure(name: str, of: Slice | None) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RowsCompared:
-    """The rows of two runs, joined by a key. key: its columns. joined: the rows that both have."""
+    """The rows of two runs, joined by a key."""
 
     key: tuple[str, ...]
+    """The columns of the key."""
+
     joined: int
+    """The rows that both runs have."""
+
     before: RunRows
+    """The rows of the first run: how many there are, and how many were not joined."""
+
     now: RunRows
+    """The rows of the second run: how many there are, and how many were not joined."""
+
     outputs: tuple[OutputMoved, ...]
+    """How far each output moved: first the outputs of the second run, then those that only the first one has."""
 
 
 @dataclass(frozen=True, slots=True)

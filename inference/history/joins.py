@@ -36,16 +36,23 @@ _MOST = 256
 
 @dataclass(slots=True)
 class Join:
-    """One join. folder: an empty one on the local disk. key: the columns that rows and labels have in common. rows:
-    about as many as the night has. counts: of what was joined so far. some_key: the first key of the rows, and that of
-    the labels, for people.
-    """
+    """One join."""
 
     folder: Path
+    """An empty folder on the local disk."""
+
     key: Sequence[str]
+    """The columns that rows and labels have in common."""
+
     rows: int
+    """About as many rows as the night has."""
+
     counts: LabelsJoined = field(default_factory=LabelsJoined)
+    """Counts of what was joined so far."""
+
     some_key: list[str] = field(default_factory=lambda: ["", ""])
+    """The first key of the rows, and the first key of the labels, for people; empty where none was seen."""
+
     _files: dict[str, int] = field(default_factory=dict)
 
     def joined(
@@ -136,16 +143,19 @@ class Join:
 
 @dataclass(slots=True, kw_only=True)
 class RunRows:
-    """The rows of one of two runs. Each was joined, or is one of these.
-
-    keyless: with a null in their key. repeated: whose key several rows of this run, or of the other one, have. only:
-    whose key the other run does not have.
-    """
+    """The rows of one of two runs. Each was joined, or is `keyless`, `repeated` or `only`."""
 
     rows: int = 0
+    """All rows of the run."""
+
     keyless: int = 0
+    """Rows with a null in their key."""
+
     repeated: int = 0
+    """Rows whose key several rows of this run, or of the other one, have."""
+
     only: int = 0
+    """Rows that are not repeated, and whose key the other run does not have."""
 
     def count(self, rows: np.ndarray, others: np.ndarray) -> None:
         """Count a division's keys, which so many rows of this run and of the other one have."""
@@ -164,16 +174,25 @@ class Pairs:
 
 @dataclass(slots=True)
 class Pairing:
-    """One pairing. folder: an empty one on the local disk. key: the columns that both runs have in common. rows, size:
-    about as many rows as the larger run has, and their bytes.
-    """
+    """One pairing."""
 
     folder: Path
+    """An empty folder on the local disk."""
+
     key: Sequence[str]
+    """The columns that both runs have in common."""
+
     rows: int
+    """About as many rows as the larger run has."""
+
     size: int
+    """About as many bytes as the rows of the larger run have."""
+
     before: RunRows = field(default_factory=RunRows)
+    """Counts of the rows of the first run, so far."""
+
     now: RunRows = field(default_factory=RunRows)
+    """Counts of the rows of the second run, so far."""
 
     def pairs(self, before: Iterable[pa.Table], now: Iterable[pa.Table], wanted: Sequence[str]) -> Iterator[Pairs]:
         """The wanted columns of the rows that both runs have, in blocks, in no order.

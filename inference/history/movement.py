@@ -38,16 +38,19 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class RowMoved:
-    """A row whose output is another one now.
-
-    key: the values of the key's columns, as text. before, now: the output, as text; null as such. change: of a number
-    now less before; of a vector the Euclidean distance; null if there is none.
-    """
+    """A row whose output is another one now."""
 
     key: tuple[str, ...]
+    """The values of the key's columns, as text."""
+
     before: str | None
+    """The output of the first run, as text; null as such."""
+
     now: str | None
+    """The output of the second run, as text; null as such."""
+
     change: float | None = None
+    """Of a number now less before; of a vector the Euclidean distance; null if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,29 +64,48 @@ class ValueChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputMoved:
-    """How far an output moved, of the rows that were paired.
-
-    kind: number, vector (a list of numbers) or value (anything else); empty if it was not compared, and `why` says why.
-    types: before and now; null in a run that does not have it. unchanged, changed: in rows. unmeasured: those of the
-    changed rows that have no distance, because a number is null, NaN or infinite in one of the runs, or a vector has
-    another length. median, p99, max: of the distances of all other rows, the unchanged ones included, each within 1/128
-    of itself; null for values. rows: the ones that moved most, the farthest first; of values the first by their keys.
-    changes: of values the most frequent ones; changes_cut: there are too many to count them.
-    """
+    """How far an output moved, of the rows that were paired."""
 
     output: str
+    """The name of the output's column."""
+
     kind: str = ""
+    """`number`, `vector` (a list of numbers) or `value` (anything else); empty if the output was not compared."""
+
     why: str = ""
+    """Why the output was not compared; empty if it was."""
+
     types: tuple[str | None, str | None]
+    """The Arrow types before and now; null in a run that does not have the output."""
+
     unchanged: int = 0
+    """Rows whose output is the same in both runs."""
+
     changed: int = 0
+    """Rows whose output is another one now."""
+
     unmeasured: int = 0
+    """Changed rows that have no distance, because a number is null, NaN or infinite in one of the runs, or a vector has
+    another length."""
+
     median: float | None = None
+    """The median of the distances of all rows but the unmeasured ones, the unchanged ones included, within 1/128 of
+    itself; null for values, and if no row has a distance."""
+
     p99: float | None = None
+    """The 99th percentile of the distances, within 1/128 of itself; null as `median`."""
+
     max: float | None = None
+    """The greatest of the distances, exactly; null as `median`."""
+
     rows: tuple[RowMoved, ...] = ()
+    """The rows that moved most, the farthest first; of values the first by their keys."""
+
     changes: tuple[ValueChanged, ...] = ()
+    """Of values the most frequent changes."""
+
     changes_cut: bool = False
+    """Whether there are too many different changes to count them; then `changes` is empty."""
 
 
 _Ranked = tuple[float, bytes, RowMoved]
@@ -91,15 +113,23 @@ _Ranked = tuple[float, bytes, RowMoved]
 
 @dataclass(slots=True)
 class Movement:
-    """An output's movement, as rows are added. most: the most rows, and the most changes, that are named. key: the
-    number of the key's columns.
-    """
+    """An output's movement, as rows are added."""
 
     output: str
+    """The name of the output's column."""
+
     kind: str
+    """How the output is compared, as of `kind_of`."""
+
     types: tuple[str | None, str | None]
+    """The Arrow types before and now."""
+
     most: int
+    """The most rows, and the most changes, that are named."""
+
     key: int
+    """The number of the key's columns."""
+
     _unchanged: int = 0
     _changed: int = 0
     _unmeasured: int = 0

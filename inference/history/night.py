@@ -82,18 +82,25 @@ MAX_GROUPED = 4
 
 @dataclass(frozen=True, slots=True)
 class NightsCompared:
-    """Tonight's columns beside those of another night. called: that night, for a sentence. why: why they cannot be
-    compared; then there are no columns. columns: the first of them, the ones that are furthest apart with their groups.
-    total, beyond: how many there are, and how many differ by more than chance explains. drawn: tonight's rows that are
-    described, where these are not all.
-    """
+    """Tonight's columns beside those of another night."""
 
     called: str
+    """The other night, for a sentence."""
+
     why: str = ""
+    """Why the columns cannot be compared; then there are no columns. Empty if they can."""
+
     columns: tuple[Drift, ...] = ()
+    """The first of the columns, the ones that are furthest apart with their groups."""
+
     total: int = 0
+    """How many columns both nights have."""
+
     beyond: int = 0
+    """How many columns differ by more than chance explains."""
+
     drawn: int | None = None
+    """Tonight's rows that are described, where these are not all; else None."""
 
 
 def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
@@ -108,27 +115,43 @@ def beside(called: str, before: Profile, now: Profile) -> NightsCompared:
 
 @dataclass(frozen=True, kw_only=True)
 class RunNow:
-    """A run as it stands now: what `status` says, and what its report begins with.
-
-    newest: its newest revision; None if nothing of it was begun. now: what readers see. line: how it stands, and its
-    figures. tables: those of the job. manifest: of a revision whose publication was begun, or that asks. gates: that
-    were judged. late: the newest evaluation by labels that came later, of the revision that readers see, or else of
-    this one. failed: as `run_tables.lost`. again: why shards with a result were scored again. notes: what else a person
-    should know, or can do. unread: what could not be read, a sentence each.
-    """
+    """A run as it stands now: what `status` says, and what its report begins with."""
 
     request: RunRequest
+    """The run."""
+
     newest: revs.Revision | None
+    """The newest revision of the run; None if nothing of the run was begun."""
+
     now: publish.Snapshot
+    """What readers see."""
+
     line: RunLine
+    """How the run stands, and its figures."""
+
     tables: tuple[TableShown, ...]
+    """The tables of the job, and what they show."""
+
     manifest: Manifest | None = None
+    """The manifest of a revision whose publication was begun, or that asks; else None."""
+
     gates: tuple[GateResult, ...] = ()
+    """The gates that were judged."""
+
     late: LateEvaluation | None = None
+    """The newest evaluation by labels that came later, of the revision that readers see, or else of this one."""
+
     failed: Mapping[str, Sequence[Failed]] = field(default_factory=dict)
+    """Shard → its failures, as `run_tables.lost`."""
+
     again: tuple[str, ...] = ()
+    """Why shards with a result were scored again, a sentence each."""
+
     notes: tuple[str, ...] = ()
+    """What else a person should know, or can do, a sentence each."""
+
     unread: tuple[str, ...] = ()
+    """What could not be read, a sentence each."""
 
     @property
     def instead(self) -> str:
@@ -216,25 +239,42 @@ INCIDENTS_SHOWN = 50
 class Report(RunNow):
     """The newest revision of a run, as it stands now.
 
-    manifest: also of one that is not to be published; manifest_uri: its URI. gates: of a revision that they
-    refused before anything was scored, only those that did not pass. metrics: of the audit, with the
-    evaluation of labels that came late, if any. trend: the nights before and, last, this one; empty if its figures are
-    not known. compared: the columns beside those of other nights. account: where the time of the last command that
-    scored went, if it came to its end. cost: of its workers. slow: the slowest shard, if it took much longer than the
-    others. shards, incidents: the first of them. identity: what scored the shards; None if the ledger does not say.
+    manifest: also of one that is not to be published. gates: of a revision that they refused before anything was
+    scored, only those that did not pass.
     """
 
     newest: revs.Revision
+    """The revision of the report."""
+
     manifest_uri: str
+    """The URI of the manifest; empty without one."""
+
     metrics: Figures | None
+    """The metrics of the audit, with the evaluation of labels that came late, if any; None without a manifest."""
+
     trend: tuple[NightFigures, ...]
+    """The nights before and, last, this one; empty if the figures of this one are not known."""
+
     compared: tuple[NightsCompared, ...]
+    """The columns beside those of other nights."""
+
     account: Account | None
+    """Where the time of the last command that scored went; None if it did not come to its end."""
+
     cost: WorkersCost | None
+    """The cost of the workers of the last command that scored; None without prices, or if nothing was scored."""
+
     slow: SlowShard | None
+    """The slowest shard, if it took much longer than the others."""
+
     shards: tuple[ShardLine, ...]
+    """The first of the shards, at most `SHARDS_SHOWN`."""
+
     incidents: tuple[Incident, ...]
+    """The first of the incidents, at most `INCIDENTS_SHOWN`."""
+
     identity: Identity | None
+    """What scored the shards; None if the ledger does not say."""
 
     @property
     def page(self) -> str:

@@ -47,15 +47,19 @@ Values = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True)
 class Replayed:
-    """The result of one row. scored: whether it has outputs this time.
-
-    inputs: the model's input, the carried columns and the label; empty if the row could not be read.
-    """
+    """The result of one row."""
 
     scored: bool
+    """Whether the row has outputs this time, of each model that was to score it."""
+
     text: str
+    """The result in words: that the row is scored, or why it is not, with tracebacks; and what changed since."""
+
     inputs: Values = ()
+    """The model's input, the carried columns and the label; empty if the row could not be read."""
+
     outputs: Values = ()
+    """The row's outputs; empty without any, and only those of some models if others failed."""
 
 
 @dataclass(frozen=True)

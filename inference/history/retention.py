@@ -46,26 +46,40 @@ _READERS = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pruned:
-    """What was deleted, or would be.
-
-    keep: how many of the newest nights are kept. publication: the number of what readers see now. hidden: the dates
-    that they see no more. runs: those that were deleted, the oldest first. publications: how many were deleted.
-    revisions, files, bytes: of all that was deleted. left: why runs are left that are old enough, a sentence each.
-    behind: what could not be done of `latest/` and `dates/`; nothing is deleted while they show nights that would go.
-    tables_behind: a sentence for each table that does not show what readers see.
-    """
+    """What was deleted, or would be."""
 
     keep: int
+    """How many of the newest nights are kept."""
+
     publication: int
+    """The number of what readers see now."""
+
     hidden: tuple[str, ...] = ()
+    """The dates that readers see no more, in order."""
+
     runs: tuple[str, ...] = ()
+    """The names of the runs that were deleted, the oldest first."""
+
     publications: int = 0
+    """How many publications were deleted."""
+
     revisions: int = 0
+    """How many revisions of the runs were deleted."""
+
     files: int = 0
+    """How many files were deleted, those of publications and of kept code and models included."""
+
     bytes: int = 0
+    """The size of the deleted files, in bytes."""
+
     left: tuple[str, ...] = ()
+    """Why runs are left that are old enough, a sentence each; and why code and models are left that may be unused."""
+
     behind: str = ""
+    """What could not be done of `latest/` and `dates/`; nothing is deleted while they show nights that would go."""
+
     tables_behind: tuple[str, ...] = ()
+    """A sentence for each table that does not show what readers see."""
 
 
 @dataclass(frozen=True)

@@ -57,23 +57,29 @@ class Metric:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How a run stands.
-
-    state: published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped, asks,
-    limited, validated, killed, `WAITING`, `UNREADABLE` or `UNKNOWN`. ended: how it ended without a publication, if that
-    was kept. tried: how the last try ended that could not begin; it does not change `state`. problem: why it cannot be
-    read, or what it waits for. opened: the engine of the last command that scored or judged it; empty if
-    nobody knows. may_be_approved: a person said no, and may still change it to a yes. question: the name of what was
-    asked then, or is asked.
-    """
+    """How a run stands."""
 
     state: str
+    """published, rolled back (also by `unpublish`), publishing, running, `SILENT`, failed, rejected, stopped, asks,
+    limited, validated, killed, `WAITING`, `UNREADABLE` or `UNKNOWN`."""
+
     ended: Ended | None = None
+    """How the run ended without a publication; None if it did not, or if that was not kept."""
+
     tried: Ended | None = None
+    """Of a run that was published, how the last try ended that could not begin; the try does not change `state`."""
+
     problem: str = ""
+    """Why the run cannot be read, what it waits for, or that its files were deleted; else empty."""
+
     opened: str = ""
+    """The engine of the last command that scored or judged the run; empty if nobody knows."""
+
     may_be_approved: bool = False
+    """A person said no, and may still change the no to a yes."""
+
     question: str = ""
+    """The name of what is asked, or was asked last, as when a person said no; empty if nothing was asked."""
 
     @property
     def engine(self) -> str:
@@ -110,30 +116,51 @@ _CAUSES = {
 
 @dataclass(frozen=True, kw_only=True)
 class RunFigures(Counts):
-    """One run of a job, in a list of them. A run that never began has revision 0 and no shards.
-
-    revision: the newest one, whose rows and shards these are. shown: the revision readers see, 0 for none of this run.
-    publication: the number under which the newest revision was published, else 0. began, seconds: when the last command
-    began that wrote the run, and how long it took until it ended; None while it runs, or if nobody knows. rows: of the
-    input, as far as they are counted. failed: attempts that failed. metric: the figure by which nights are compared, of
-    the revision that readers see, or else of the newest one, if that passed its gates. approved, warned: the number of
-    gates that the newest revision did not pass and was published nevertheless: a person approved it, or they only warn.
-    """
+    """One run of a job, in a list of them. A run that never began has revision 0 and no shards."""
 
     run_id: str
+    """The name of the run."""
+
     date: str = ""
+    """The logical date; empty if nothing says it."""
+
     revision: int = 0
+    """The number of the newest revision, whose rows and shards are counted here."""
+
     shown: int
+    """The number of the revision that readers see; 0 if they see none of this run."""
+
     publication: int = 0
+    """The number under which the newest revision was published, else 0."""
+
     began: str
+    """When the last command began that wrote the run; of a run without a revision, when its last try ended. In UTC, as
+    ISO 8601; empty if nobody knows."""
+
     seconds: float | None
+    """Seconds that the last command that wrote the run took until it ended; None while it runs, or if nobody knows."""
+
     shards: int = 0
+    """Shards of the plan."""
+
     done_shards: int = 0
+    """Shards that are committed."""
+
     rows: int = 0
+    """Rows of the input, as far as they are counted."""
+
     failed: int = 0
+    """Attempts that failed, and receipts that the audit revoked."""
+
     metric: Metric | None
+    """The figure by which nights are compared, of the revision that readers see, or else of the newest one, if that
+    passed its gates."""
+
     approved: int = 0
+    """Gates that the newest revision did not pass, and was published nevertheless: a person approved it."""
+
     warned: int = 0
+    """Gates that the newest revision did not pass, and was published nevertheless: they only warn."""
 
     @property
     def name(self) -> str:

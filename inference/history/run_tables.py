@@ -49,44 +49,72 @@ def follow(storage: Storage, run_uri: str) -> Iterator[Progress | None]:
 
 @dataclass(frozen=True, slots=True)
 class ShardLine:
-    """A shard for people; the most important fields come first. rows: None if its file was not read.
-
-    status: committed or missing. why: the last attempt's message, if the shard has no result. quarantined: the number
-    of rows. retries_in_place: retried requests to the storage. printed_last: the last printed lines, if it has no
-    result.
-    """
+    """A shard for people; the most important fields come first."""
 
     input: str
+    """The file's name, and if they are known its rows, as `Shard.label`."""
+
     status: str
+    """`committed`, or `missing` if the shard has no result."""
+
     failed_attempts: int
+    """How many attempts failed, in all commands that wrote the revision."""
+
     why: str
+    """The last attempt's message, if the shard has no result; else empty."""
+
     rows: int | None
+    """Rows of the plan, or else rows that were read; None if the file was not read, or had no row to score."""
+
     quarantined: int
+    """Rows in the quarantine, those that some models scored included."""
+
     retries_in_place: int
+    """Requests to the storage that were repeated in the attempt that was committed."""
+
     seconds: float | None
+    """Wall time of the attempt that was committed; None if the shard has no result."""
+
     worker: str
+    """`host:pid` of the worker whose attempt was committed; empty if the shard has no result."""
+
     shard: str
+    """The shard's id."""
+
     printed_last: tuple[str, ...]
+    """The last lines that the worker of the last attempt printed, if the shard has no result."""
 
 
 @dataclass(frozen=True, slots=True)
 class Incident:
-    """A failed attempt or a quarantined row, and what was done about it.
-
-    cause: one word, by which incidents are counted. replay: the command that scores the row again, if it is one row.
-    file: empty if it is not known. row: its index in the file, if known. attempt: its number; None for a quarantined
-    row. model: the name of the model that had the rows, if the job has several and it is known.
-    """
+    """A failed attempt or a quarantined row, and what was done about it."""
 
     cause: str
+    """One word, by which incidents are counted; `not read` for a part of the quarantine that cannot be read."""
+
     what_was_done: str
+    """What was done about the attempt or the row; empty for a part that cannot be read."""
+
     message: str
+    """What happened, a sentence for people."""
+
     replay: str
+    """The command that scores the row again, if the incident is of one row; else empty."""
+
     file: str
+    """The URI of the file, or of the shard's first file if nothing says which; empty if neither is known."""
+
     row: int | None
+    """The row's index in the file; None if it is not known."""
+
     attempt: int | None
+    """The number of the attempt; None for a quarantined row, and for a part that cannot be read."""
+
     shard: str
+    """The shard's id."""
+
     model: str = ""
+    """The name of the model that had the rows, if the job has several and it is known; else empty."""
 
 
 class RunReport:
