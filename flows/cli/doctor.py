@@ -28,12 +28,19 @@ _SHM_BYTES = 512 << 20
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of one check. remedy: what to do; empty if nothing is wrong."""
+    """The result of one check."""
 
     what: str
+    """What was checked, as `versions`, `Prefect`, `Ray`, `memory` or `GPUs`."""
+
     ok: bool
+    """Whether nothing is wrong."""
+
     found: str
+    """What was found, or why it could not be looked up, for people."""
+
     remedy: str = ""
+    """What to do; empty if nothing is wrong, or if `found` says what to do."""
 
 
 def diagnose(ray: str | None) -> Iterator[Finding]:
