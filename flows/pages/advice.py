@@ -40,15 +40,19 @@ def near(path: str) -> str:
 
 @dataclass(frozen=True)
 class Commands:
-    """The whole commands about one run. ray: the cluster that was named.
-
-    program, job: how the reader types them; by default as any reader of a page can.
-    """
+    """The whole commands about one run."""
 
     request: RunRequest
+    """The run."""
+
     program: str = "nightjar"
+    """The program as the reader types it; by default as any reader of a page can."""
+
     job: str = ""
+    """The path of the job file as the reader types it; empty for the whole path, as any reader of a page can."""
+
     ray: str | None = None
+    """The address of the cluster that was named; None if none was."""
 
     @classmethod
     def here(cls, request: RunRequest, ray: str | None = None) -> Commands:

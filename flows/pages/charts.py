@@ -35,16 +35,22 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """Figures as a table. line: the points of their line, in a box of `WIDE` by `HIGH`; then the table is folded.
-
-    ends: between which values the line goes, for people.
-    """
+    """Figures as a table."""
 
     title: str
+    """The caption of the table and of the line."""
+
     head: tuple[str, ...]
+    """The heads of the table's columns."""
+
     rows: tuple[tuple[Cell, ...], ...]
+    """The rows of the table, with a cell for each column."""
+
     line: tuple[tuple[float, float], ...] = ()
+    """The points (x, y) of the line, in a box of `WIDE` by `HIGH`; then the table is folded. Empty without a line."""
+
     ends: str = ""
+    """Between which values the line goes, for people; empty without a line."""
 
 
 def drift_chart(column: str, called: str, groups: Sequence[Group]) -> Chart:

@@ -49,19 +49,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """How a run ended.
-
-    how: in a few words. title: the run and how it ended. seen: of a failed run, what readers see, as a sentence. facts:
-    (word, text). files: (word, URI). commands: word → command. report: the URI of its report; empty if there is none.
-    """
+    """How a run ended."""
 
     how: str
+    """How the run ended, in a few words."""
+
     title: str
+    """The run and how it ended."""
+
     seen: str
+    """Of a failed run, what readers see, as a sentence; else empty."""
+
     facts: tuple[tuple[str, str], ...]
+    """Figures, warnings and notes, as (word, text)."""
+
     commands: Mapping[str, str]
+    """What a person can do next: word → command; in the terminal also `pages`, the address of Prefect's pages."""
+
     files: tuple[tuple[str, str], ...] = ()
+    """Where the files of a finished run are, as (word, URI)."""
+
     report: str = ""
+    """The URI of the run's report; empty if there is none."""
 
 
 def as_text(found: Ending) -> str:
