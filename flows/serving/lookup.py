@@ -27,29 +27,42 @@ _ORDER = ("asks", "bad", "open", "good")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownNight:
-    """A night. report: the address of its report; empty if nothing of it was begun. needs_person: whether a person must
-    answer or mend it. commands: what a person can do then, each under a word for it.
-    """
+    """A night."""
 
     line: RunLine
+    """How the run of the night stands, and its figures."""
+
     report: str = ""
+    """The address of the report, from the page of all jobs; empty if nothing of the night was begun."""
+
     needs_person: bool = False
+    """Whether a person must answer the night or mend it."""
+
     commands: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    """What a person can do about a night that needs a person, each command under a word for it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A job that is served. path: of its file. schedule: in words. deployment: the address of Prefect's page of it.
-
-    nights: the newest ones, the latest first. problem: why its nights cannot be shown.
-    """
+    """A job that is served."""
 
     name: str
+    """The name of the job."""
+
     path: str
+    """The path of the job's file."""
+
     schedule: str = ""
+    """The schedule in words."""
+
     deployment: str = ""
+    """The address of Prefect's page of the job's deployment; empty if it is not known."""
+
     nights: tuple[ShownNight, ...] = ()
+    """The newest nights, the latest first."""
+
     problem: str = ""
+    """Why the nights cannot be shown, for people; empty if they can."""
 
     @property
     def page(self) -> str:
