@@ -50,6 +50,8 @@ class Call:
     ended: FinishedRun | NightjarError | None = None
     """The flow's own result or error."""
     flow_run: str = ""
+    """Prefect's id of the flow run; empty until the flow has ended."""
+
     unreported: str = ""
     """Why Prefect's API does not know how the run ended; empty if it does."""
 

@@ -36,121 +36,207 @@ class Column:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ahead:
-    """What is known of a run before it scores: its input, and what its shards' identity is made of.
-
-    rows: those that are known before the files are read; of uncounted_files they are not. where: only the rows that
-    match it are scored; empty if the job has none. snapshot: of the table that is the input. reads: the columns of the
-    input. identity: a line for each thing that scores, with the reason for each file of the code.
-    """
+    """What is known of a run before it scores: its input, and what its shards' identity is made of."""
 
     job: str
+    """The name of the job."""
+
     run_id: str
+    """The name of the run."""
+
     files: int
+    """Files of the input, the unreadable ones included."""
+
     unreadable_files: int
+    """Files that could not be read."""
+
     rows: int
+    """Rows that are known before the files are read and `where` is applied; of a plan only the rows of its shards."""
+
     uncounted_files: int
+    """Files whose rows are not known before they are read."""
+
     where: str
+    """Only the rows that match this condition are scored; empty if the job has none."""
+
     snapshot: str
+    """The snapshot of the table that is the input; empty if the input is no table."""
+
     reads: tuple[Column, ...]
+    """The columns of the input."""
+
     identity: tuple[str, ...]
+    """The shards' identity: a line for each thing that scores, with the reason for each file of the code."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanReport(Ahead):
-    """What would be scored.
-
-    unread: why files could not be read, empty if all could. files_left_out: files that cannot match `where`, by what
-    their paths say, or their table. committed: shards that have a result; to_score: those that have none.
-    reusable_shards, reusable_rows: further ones that an earlier revision has a result of; reuses: whether the run takes
-    them over, so that they are not to be scored; source: that revision, as `2026-11-19/r1`. rows_from: the revision
-    from which outputs of rows are taken that are the same; empty for none. rows_per_shard: fewest and most. columns: of
-    the input. again: what makes shards old that had a result.
-    """
+    """What would be scored."""
 
     unread: str
+    """Why files could not be read; empty if all could."""
+
     files_left_out: int
+    """Further files, which cannot match `where`, by what their paths say, or their table."""
+
     shards: int
+    """Shards of the plan; with a limit only the first ones."""
+
     committed: int
+    """Shards that have a result."""
+
     to_score: int
+    """Shards that have no result, without those that the run takes over."""
+
     reusable_shards: int
+    """Further shards that an earlier revision has a result of."""
+
     reusable_rows: int
+    """Rows of the reusable shards, as far as they are known before the files are read."""
+
     reuses: bool
+    """Whether the run takes the reusable shards over, so that they are not to be scored."""
+
     source: str
+    """The revision that has the reusable shards, as `2026-11-19/r1`; empty if there are none."""
+
     rows_from: str
+    """The revision from which outputs of rows are taken that are the same, as `2026-11-19/r1`; empty for none."""
+
     rows_per_shard: tuple[int, int]
+    """The fewest and the most rows of the shards whose rows are known; 0 and 0 if none are."""
+
     columns: int
+    """How many columns the input has."""
+
     again: tuple[str, ...]
+    """What makes shards old that had a result, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckReport(Ahead):
-    """What `nightjar check` found. state: `ready`.
-
-    columns: those that readers will get. notes: what a person should know.
-    """
+    """What `nightjar check` found."""
 
     date: str
+    """The logical date of the night that was checked."""
+
     state: str
+    """`ready`; whatever must be changed first is an error."""
+
     device: str
+    """The device on which the model was loaded."""
+
     output: str
+    """The URI of the job's output."""
+
     columns: tuple[Column, ...]
+    """The columns that readers will get."""
+
     sample: Sample
+    """What the model made of a few rows."""
+
     notes: tuple[str, ...]
+    """What a person should know, a sentence each."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineFigures:
-    """startup_s: until the model was loaded. first_start: when the first shard was begun, in seconds since 1970.
-
-    steady_s: from the first shard's start to the last one's end. rows_per_s: scored in that time.
-    """
+    """How long the engine took to start, and how fast it scored; 0 where nothing was left to score."""
 
     startup_s: float
+    """Seconds from the start of the score step until the first shard was begun; the model was loaded by then."""
+
     first_start: float
+    """When the first shard was begun, in seconds since 1970."""
+
     steady_s: float
+    """Seconds from the first shard's start to the last one's end, in each score step of the command."""
+
     rows_per_s: int
+    """Rows scored per second of `steady_s`, rounded."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunResult(Counts):
-    """A finished run.
-
-    state: `published`, or `validated` where it was not to be published. publication: its number, else 0. reused_shards:
-    those that were committed before. reused: the results that were taken over from earlier revisions. again: what made
-    shards old that had a result. notes: what a person should know of how it was scored. warnings: what those gates say
-    that did not pass and only warn. unreported: why Prefect's API does not know how the run ended. metrics: what the
-    audit computed of outputs and labels. manifest: its URI. tables_behind: why tables of the job do not show what is
-    published, a sentence each. usage: what language models took in the run, by whichever command; token_rates: of this
-    command; token_cost: by `model.cost`, null if the job has no such prices. pruned: what was deleted of old nights;
-    null if the job keeps all, or if it failed.
-    """
+    """A finished run."""
 
     job: str
+    """The name of the job."""
+
     run_id: str
+    """The name of the run."""
+
     revision: int
+    """The number of the run's revision."""
+
     state: str
+    """`published`, or `validated` where the run was not to be published."""
+
     publication: int
+    """The number of the publication, else 0."""
+
     shards: int
+    """Shards of the plan."""
+
     reused_shards: int
+    """Shards that were committed before the command, or taken over from an earlier revision."""
+
     reused: tuple[Reused, ...]
+    """The results that were taken over from earlier revisions."""
+
     failed_attempts: int
+    """Attempts that failed, and receipts that the audit revoked."""
+
     retries: int
+    """Requests to the storage that were repeated."""
+
     deaths: int
+    """Attempts whose process died."""
+
     device: str
+    """The device on which the model was loaded; empty if nothing was left to score."""
+
     again: tuple[str, ...]
+    """What made shards old that had a result, a sentence each."""
+
     notes: tuple[str, ...]
+    """What a person should know of how the run was scored, a sentence each."""
+
     warnings: tuple[str, ...]
+    """What the gates say that did not pass and only warn, or that a person has approved, a sentence each."""
+
     tables_behind: tuple[str, ...]
+    """Why tables of the job do not show what is published, a sentence each."""
+
     unreported: str
+    """Why Prefect's API does not know how the run ended; empty if it does."""
+
     metrics: Figures
+    """What the audit computed of outputs and labels."""
+
     manifest: str
+    """The URI of the manifest."""
+
     account: Account | None
+    """Where the wall time of the run went; null if a person's answer ended the run."""
+
     engine: EngineFigures
+    """How long the engine took to start, and how fast it scored."""
+
     usage: Usage
+    """What language models took in the run, by whichever command."""
+
     token_rates: TokenRates
+    """How fast language models were asked by this command."""
+
     token_cost: float | None
+    """What `usage` costs by `model.cost`; null if the job has no such prices."""
+
     cost: WorkersCost | None
+    """What the workers of this command cost, by `cost` of the job; null without prices, or if nothing was scored."""
+
     pruned: Pruned | None = None
+    """What was deleted of old nights; null if the job keeps all, nothing was published, or the deletion failed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -198,50 +284,73 @@ class LogLine:
 
 @dataclass(frozen=True, kw_only=True)
 class RunListed(RunFigures):
-    """A run in a list: how it stands, why, and what to do about it.
-
-    state: published, rolled back (also by `unpublish`), publishing, running, waiting, silent, failed, rejected,
-    stopped, asks, limited, validated, killed, unreadable or unknown. standing: the state with the gate or
-    step. cause: why it stands so, a sentence. ended: how it ended without a publication. tried_again: how the last try
-    ended that could not begin. commands: what to do, each under a word for it.
-    """
+    """A run in a list: how it stands, why, and what to do about it."""
 
     state: str
+    """published, rolled back (also by `unpublish`), publishing, running, waiting, silent, failed, rejected, stopped,
+    asks, limited, validated, killed, unreadable or unknown."""
+
     standing: str
+    """The state, with the gate or step at which the run ended."""
+
     cause: str
+    """Why the run stands so, a sentence; empty if there is nothing to explain."""
+
     ended: Ended | None
+    """How the run ended without a publication; null if it did not, or if that was not kept."""
+
     tried_again: Ended | None
+    """Of a run that was published, how the last try ended that could not begin; null if there was none since."""
+
     commands: Mapping[str, str]
+    """What to do, each command under a word for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunStatus(RunListed):
-    """How far a run is: its figures as `runs` lists them, and what follows.
-
-    job_file: as the person can type it. holder: who writes the run now. instead: the run that
-    latest/, dates/ and tables show for the date of this one, if that is another;
-    else empty. output_publication: the newest publication of the output, whatever it shows. published: the last of the
-    runs that readers see. tables: the job's output.tables; one whose publication is lower does not show yet what
-    readers of the files see. summary: its progress in a sentence. again: what makes shards old that had a result.
-    notes: what a person should know about how it was scored. warnings: what the gates say that did not pass and only
-    warn. failed_shards: the number of shards without a result; failures: the last attempts at the first of them.
-    evaluation: the newest one by labels that came later, of the revision that readers see, or else of this one.
-    """
+    """How far a run is: its figures as `runs` lists them, and what follows."""
 
     job: str
+    """The name of the job."""
+
     job_file: str
+    """The path of the job file, as the person can type it."""
+
     holder: str | None = None
+    """Who writes the run now, for people; null if nobody does."""
+
     instead: str = ""
+    """The run that latest/, dates/ and tables show for the date of this one, if that is another; else empty."""
+
     output_publication: int = 0
+    """The number of the newest publication of the output, whatever it shows; 0 before there is one."""
+
     published: tuple[str, ...] = ()
+    """The last of the runs that readers see, by name."""
+
     tables: tuple[TableShown, ...] = ()
+    """The job's output.tables; one below `output_publication` does not show yet what readers of the files see."""
+
     summary: str = ""
+    """The run's progress in a sentence; empty if nothing of the run was begun."""
+
     again: tuple[str, ...] = ()
+    """What makes shards old that had a result, a sentence each."""
+
     notes: tuple[str, ...] = ()
+    """What a person should know: how the run was scored, what it waits for, what could not be read."""
+
     warnings: tuple[str, ...] = ()
+    """What the gates say that did not pass and only warn, or that a person has approved, a sentence each."""
+
     failed_shards: int = 0
+    """The number of shards that failed and have no result."""
+
     failures: tuple[Failed, ...] = ()
+    """The last attempts at the first of the failed shards."""
+
     evaluation: LateEvaluation | None = None
+    """The newest by labels that came later, of the revision that readers see, or else of this one; null for none."""
 
     @property
     def late_tables(self) -> tuple[TableShown, ...]:
@@ -270,19 +379,28 @@ class ReportWritten:
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """A run that came to its end: it is published, or validated where it was not to be published.
-
-    account: where its time went, until its last step ended; None where a person's answer ended it. pruned: what was
-    deleted of old nights after it; None where the job keeps all, or it is not published. unpruned: why this failed.
-    """
+    """A run that came to its end: it is published, or validated where it was not to be published."""
 
     request: RunRequest
+    """The run."""
+
     scored: Scored
+    """The result of the score step."""
+
     verdict: Verdict
+    """The result of the validate step."""
+
     publication: Publication
+    """The result of the publish step."""
+
     account: Account | None = None
+    """Where the run's time went, until its last step ended; None where a person's answer ended the run."""
+
     pruned: Pruned | None = None
+    """What was deleted of old nights; None where the job keeps all, nothing was published, or the deletion failed."""
+
     unpruned: str = ""
+    """Why the deletion of old nights failed; empty if it did not."""
 
     @property
     def sentence(self) -> str:
