@@ -19,7 +19,8 @@ from nightjar.inference.engine import RAY
 from nightjar.inference.run.request import make_request
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import DecisionMade, Launched, Night, RunResult, RunStatus
+    from nightjar.flows.finished_run import Launched
+    from nightjar.flows.reports import DecisionMade, Night, RunResult, RunStatus
     from nightjar.inference.history.comparison import RunsCompared
     from nightjar.inference.output.nights import Files
     from nightjar.inference.validation.evaluations import LateEvaluation

@@ -26,7 +26,7 @@ from nightjar.inference.process import held
 from nightjar.inference.run.request import RunRequest, make_request
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import FinishedRun
+    from nightjar.flows.finished_run import FinishedRun
 
 SERVED = "NIGHTJAR_SERVED"
 """The environment variable of a served run with the paths of the job files that are served, as JSON."""

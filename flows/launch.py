@@ -9,6 +9,7 @@ from dataclasses import replace
 from rich.console import Console
 
 from nightjar.flows.cluster import check_reports
+from nightjar.flows.finished_run import Launched
 from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.nightly_flow import nightly
 from nightjar.flows.notifying import could_not_begin
@@ -16,7 +17,6 @@ from nightjar.flows.pages.display import following
 from nightjar.flows.pages.ending import after_failure
 from nightjar.flows.prefect_api.api import api_url, home, worker_env
 from nightjar.flows.prefect_api.server import reporting_to, start_api
-from nightjar.flows.reports import Launched
 from nightjar.inference import predictors
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import NightjarError, RunFailed

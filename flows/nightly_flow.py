@@ -26,13 +26,13 @@ from pydantic import Field, WithJsonSchema
 
 from nightjar.flows import outcome
 from nightjar.flows.cluster import ClusterRunner, is_connected
+from nightjar.flows.finished_run import FinishedRun
 from nightjar.flows.flow_call import Call, current_call, request_of, run_name
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api.api import API_AWAY, worker_env
 from nightjar.flows.prefect_api.server import expect_failures
-from nightjar.flows.reports import FinishedRun
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.input.plan import Discovery

@@ -34,7 +34,7 @@ from nightjar.inference.run.waiting import keep_failure
 from nightjar.inference.storage.lake import LakeStorage
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import FinishedRun
+    from nightjar.flows.finished_run import FinishedRun
     from nightjar.inference.job.deployment import Occasion
 
 PATIENCE_S = 5.0

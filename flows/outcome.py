@@ -28,11 +28,12 @@ from prefect.states import Completed, Failed
 from pydantic import Field, ValidationError
 
 from nightjar.flows import notifying
+from nightjar.flows.finished_run import FinishedRun
 from nightjar.flows.pages import artifacts, reportfiles
 from nightjar.flows.pages.advice import Commands, tables_behind
 from nightjar.flows.pages.ending import asking_page, old_nights
 from nightjar.flows.prefect_api.api import API_AWAY, in_words
-from nightjar.flows.reports import DecisionMade, FinishedRun
+from nightjar.flows.reports import DecisionMade
 from nightjar.inference.errors import ClusterError, Held, NightjarError, Rejected, Unanswered
 from nightjar.inference.history.retention import prune
 from nightjar.inference.ledger.lines import Decision, Question

@@ -1,5 +1,4 @@
-"""Frozen records that the commands and the Python functions report. Their fields are the keys of `--json`, but for
-`FinishedRun` and `Launched`, which become a `RunResult`.
+"""Frozen records that the commands and the Python functions report. Their fields are the keys of `--json`.
 
 `docs/json/` has the JSON Schema of each command's output, made from these classes by `tests/tools/json_schemas.py`.
 """
@@ -10,19 +9,17 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from nightjar.inference.history.retention import Pruned
-from nightjar.inference.history.run_status import RunFigures, marked, overruled
+from nightjar.inference.history.run_status import RunFigures
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.ledger.endings import Ended
 from nightjar.inference.ledger.lines import Decision
 from nightjar.inference.ledger.progress import TokenRates
-from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.outcomes import Reused
 from nightjar.inference.output.targets import TableShown, late_tables
 from nightjar.inference.records import Counts, Failed, Usage
 from nightjar.inference.run.account import Account, WorkersCost
-from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.results import Publication, Sample, Scored, Verdict
+from nightjar.inference.run.results import Sample
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 
@@ -241,17 +238,25 @@ class RunResult(Counts):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionMade(Decision):
-    """What `nightjar approve` and `nightjar reject` did. publication: its number; 0 after a no.
-
-    unresumed: why Prefect's run, which waits, could not be told.
-    """
+    """What `nightjar approve` and `nightjar reject` did."""
 
     job: str
+    """The name of the job."""
+
     run_id: str
+    """The name of the run."""
+
     revision: int
+    """The number of the revision that was asked about."""
+
     publication: int
+    """The number of the snapshot; 0 after a no."""
+
     tables_behind: tuple[str, ...] = ()
+    """As in `RunResult`."""
+
     unresumed: str = ""
+    """Why Prefect's run, which waits, could not be told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,17 +274,25 @@ class Problem:
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One line that a worker printed. time: UTC. shard: what was being scored, empty before the first one.
-
-    stream: `out`, `err`, or `note` where it is a remark of Nightjar's.
-    """
+    """One line that a worker printed."""
 
     time: str
+    """When the line was printed: UTC, ISO 8601."""
+
     worker: str
+    """`host:pid` of the worker's process."""
+
     shard: str
+    """The shard that was being scored; empty before the first one."""
+
     attempt: int
+    """The number of the attempt at the shard."""
+
     stream: str
+    """`out`, `err`, or `note` where the line is a remark of Nightjar's."""
+
     text: str
+    """The line, without its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -368,79 +381,39 @@ class RunShown(RunStatus):
 
 @dataclass(frozen=True, slots=True)
 class ReportWritten:
-    """The page of a night that `nightjar report` wrote. state: as in `RunStatus`. page: its URI."""
+    """The page of a night that `nightjar report` wrote."""
 
     job: str
+    """The name of the job."""
+
     run_id: str
+    """The name of the run."""
+
     revision: int
+    """The number of the revision; 0 if the run has none."""
+
     state: str
+    """As in `RunStatus`."""
+
     page: str
-
-
-@dataclass(frozen=True)
-class FinishedRun:
-    """A run that came to its end: it is published, or validated where it was not to be published."""
-
-    request: RunRequest
-    """The run."""
-
-    scored: Scored
-    """The result of the score step."""
-
-    verdict: Verdict
-    """The result of the validate step."""
-
-    publication: Publication
-    """The result of the publish step."""
-
-    account: Account | None = None
-    """Where the run's time went, until its last step ended; None where a person's answer ended the run."""
-
-    pruned: Pruned | None = None
-    """What was deleted of old nights; None where the job keeps all, nothing was published, or the deletion failed."""
-
-    unpruned: str = ""
-    """Why the deletion of old nights failed; empty if it did not."""
-
-    @property
-    def sentence(self) -> str:
-        """How the run ended, for one line."""
-        progress, number = self.scored.progress, self.publication.number
-        done = f"published as #{number}" if number else "validated, not published"
-        if self.scored.finished:
-            done = f"nothing to score: published before, as #{number}"
-        lost = f", {progress.counts.rows_quarantined:,} quarantined" if progress.counts.rows_quarantined else ""
-        lost += f", {progress.counts.rows_partial:,} partly scored" if progress.counts.rows_partial else ""
-        lost += f", {counted(progress.shards, 'shard')}"
-        marks = marked(**overruled(self.verdict.gates)) if number else ""
-        return f"{done}: {progress.counts.rows_out:,} of {progress.rows:,} rows{lost}{marks}"
-
-
-@dataclass(frozen=True)
-class Launched:
-    """A finished run, as a command has it.
-
-    pages: the address of Prefect's pages; empty if its server ended with the command. unreported: why Prefect's API
-    does not know how the run ended, if it was away by then. ray: the cluster that was named.
-    """
-
-    run: FinishedRun
-    pages: str = ""
-    unreported: str = ""
-    ray: str | None = None
+    """The URI of the page."""
 
 
 @dataclass(frozen=True, slots=True)
 class Night:
-    """What became of one night.
-
-    state: published, skipped (it was published before), rolled back, asks (a person must say yes first) or failed.
-    """
+    """What became of one night."""
 
     date: str
+    """The logical time of the night."""
+
     state: str
+    """published, skipped (it was published before), rolled back, asks (a person must say yes first) or failed."""
+
     rows: int = 0
+    """Rows with outputs."""
+
     said: str = ""
+    """What else is to be said: why the night failed, asks or was skipped, and what to do."""
 
     @property
     def ok(self) -> bool:

@@ -13,7 +13,8 @@ from nightjar.inference.run.request import RunRequest
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nightjar.flows.reports import CheckReport, Launched
+    from nightjar.flows.finished_run import Launched
+    from nightjar.flows.reports import CheckReport
     from nightjar.inference.input.plan import Discovery
 
 _PATIENCE_S = 10.0

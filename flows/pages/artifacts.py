@@ -22,13 +22,13 @@ from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRun
 from prefect.logging import get_run_logger
 from prefect.runtime import flow_run
 
+from nightjar.flows.finished_run import FinishedRun
 from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.ending import as_page, failure, summary
 from nightjar.flows.pages.escaping import cell, code, markdown
 from nightjar.flows.pages.wording import cells, describe, said_of
 from nightjar.flows.prefect_api.api import API_AWAY, in_words
-from nightjar.flows.reports import FinishedRun
 from nightjar.inference.errors import GateFailed, NightjarError, StorageError
 from nightjar.inference.history.night import Report
 from nightjar.inference.history.run_tables import Incident, ShardLine

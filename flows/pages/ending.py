@@ -44,7 +44,7 @@ from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Verdict
 
 if TYPE_CHECKING:
-    from nightjar.flows.reports import FinishedRun, Launched
+    from nightjar.flows.finished_run import FinishedRun, Launched
 
 
 @dataclass(frozen=True, slots=True)

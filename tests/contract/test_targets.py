@@ -22,8 +22,9 @@ from faults import FaultyStorage
 from nightjar.flows import starting
 from nightjar.flows.backfilling import check_night_tables
 from nightjar.flows.cli import publishing, running
+from nightjar.flows.finished_run import FinishedRun, Launched
 from nightjar.flows.pages import reportfiles, standing
-from nightjar.flows.reports import FinishedRun, Launched, Night
+from nightjar.flows.reports import Night
 from nightjar.inference.errors import Denied, JobError, StorageError, TablesBehind
 from nightjar.inference.job.seams import TARGETS
 from nightjar.inference.job.sections import TableTarget

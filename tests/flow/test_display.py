@@ -194,7 +194,7 @@ def test_a_revision_that_is_left_is_shown_until_the_next_one_begins(lake: Lake) 
     watch = _Watch(request)
     steps = watch.steps()
     assert next(steps)[1] is None
-    watch.flow_begins()
+    watch.tell()
     assert next(steps) == ("looking for input", None)
     writing(request, 1, RETIRE).stop(release=True)
     doing, progress = next(steps)

@@ -19,8 +19,8 @@ import steps
 import steps as run
 from endpoints import Asked, Endpoint, Hang, Reply, endpoint, fault, said, upper
 from forks import forks_have
+from nightjar.flows.finished_run import FinishedRun, Launched
 from nightjar.flows.pages.ending import closing_text, run_result, summary
-from nightjar.flows.reports import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, JobError, ProcessSpoilt, RunFailed, ShardsFailed
 from nightjar.inference.predictors.language import answers as reading
 from nightjar.inference.records import Event, Failed, Receipt

@@ -106,6 +106,7 @@ ORDER = {
         "prefect_api",
         "cluster",
         "reports",
+        "finished_run",
     ),
 }
 """The rooms of each package from top to bottom: each imports from those below it and from itself, never from above.

@@ -15,13 +15,13 @@ import typer
 import json_schemas as schemas
 from nightjar.flows.cli.main import app, main
 from nightjar.flows.cli.options import emit
+from nightjar.flows.finished_run import FinishedRun, Launched
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.advice import typed
 from nightjar.flows.pages.ending import closing_text, run_result, summary
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.reportfiles import made
 from nightjar.flows.pages.standing import status_text
-from nightjar.flows.reports import FinishedRun, Launched
 from nightjar.inference.errors import GateFailed, NightjarError
 from support import NIGHT, ROOT, Lake, conforms
 

@@ -12,7 +12,8 @@ import pytest
 
 from nightjar import flows
 from nightjar.flows import notifying
-from nightjar.flows.reports import DecisionMade, FinishedRun
+from nightjar.flows.finished_run import FinishedRun
+from nightjar.flows.reports import DecisionMade
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, Held, JobError, RunFailed, Unanswered
 from support import NIGHT, Lake

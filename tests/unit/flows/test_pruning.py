@@ -12,8 +12,8 @@ import faults
 from faults import FaultyStorage
 from nightjar.flows import outcome
 from nightjar.flows.cli.main import app
+from nightjar.flows.finished_run import FinishedRun, Launched
 from nightjar.flows.pages.ending import closing_text, run_result, summary
-from nightjar.flows.reports import FinishedRun, Launched
 from nightjar.inference.errors import StorageError, Unanswered
 from nightjar.inference.storage.lake import LakeStorage
 from outputs import aged

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
+from nightjar.flows.finished_run import FinishedRun
 from nightjar.flows.pages import standing
 from nightjar.flows.pages.ending import after_failure, summary
 from nightjar.flows.pages.escaping import markdown
-from nightjar.flows.reports import FinishedRun
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.history.night import look
