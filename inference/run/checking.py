@@ -170,7 +170,7 @@ class Sampled(Sample):
     """As in `Sample`."""
 
     broken: tuple[str, ...] = ()
-    """A sentence for each place, and each of several models, whose outputs are not what the job declares."""
+    """A sentence for each place where outputs are not what the job declares; of several models about the first one."""
 
     cut: tuple[str, ...] = ()
     """A sentence for each place with batches that failed although each row can be scored."""
@@ -258,12 +258,9 @@ class _Look:
         except BatchesBroken as error:
             self._found = replace(self._found, cut=(*found.cut, f"{clip(str(error))} {where}"))
             return
-        firsts = {failure.model: failure for failure in reversed(scored.failures) if failure.error in _MISFITS}
-        broken = (
-            f"{model}: {first.message} {where}" if model else f"{first.message} {where}"
-            for model, first in firsts.items()
-        )
-        self._found = replace(self._found, broken=(*found.broken, *broken))
+        if first := next((failure for failure in scored.failures if failure.error in _MISFITS), None):
+            said = f"{first.model}: {first.message}" if first.model else first.message
+            self._found = replace(self._found, broken=(*found.broken, f"{said} {where}"))
         self._keep(piece, read, scored)
 
     def _so_far(self, error: str = "") -> Examined:

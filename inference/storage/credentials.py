@@ -29,8 +29,8 @@ _HOW_TO_SIGN_IN = (
 class StorageSettings:
     """Endpoint, region and credentials for S3, sent from the driver to the workers.
 
-    A process finds a field that is None by boto3's own chain (environment, profile, role). GCS and Azure find their
-    credentials in each machine's own environment.
+    Without `access_key` a process finds credentials by boto3's own chain (environment, profile, role). GCS and Azure
+    find their credentials in each machine's own environment.
     """
 
     endpoint: str | None = None

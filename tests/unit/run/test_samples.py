@@ -79,6 +79,15 @@ def test_outputs_that_are_wrong_in_one_file_only_are_found(lake: Lake, body: str
         refuse_broken(lake.request().job, found)
 
 
+def test_a_place_counts_once_however_many_models_are_wrong_there(lake: Lake) -> None:
+    model = {"uses": "model:score", "features": ["x"], "outputs": {"score": "float32"}}
+    body = 'return {"score": x.astype(str) if x[0] == 4000 or x[0] == 5000 else x}'
+    both = [{"name": "a", **model}, {"name": "b", **model}]
+    found = looked(lake, SOMETIMES.format(body=body), model=None, models=both)
+    with pytest.raises(JobError, match=r"a: output 'score' .*; the like at 1 of the 7 other places looked at$"):
+        refuse_broken(lake.request().job, found)
+
+
 def test_rows_that_fail_files_that_do_and_what_is_not_finite_are_notes(lake: Lake) -> None:
     body = """if 4010 in x:
         raise ValueError("not 4010")
