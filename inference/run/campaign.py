@@ -55,28 +55,20 @@ class Campaign:
 
     plan: Plan
     """The shards of the run, in which packed shards that failed are split."""
-
     spec: WorkerSpec
     """What each worker is told."""
-
     engine: Engine
     """Where passes run."""
-
     writer: LedgerWriter
     """The writer of the revision's ledger."""
-
     fingerprint: str
     """The fingerprint of what scores, for the ids of shards that come from a split."""
-
     watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
     """The seconds of this step by the parts of `Account`."""
-
     workers: int = 0
     """The most workers that scored in one pass."""
-
     first_event_at: float = 0.0
     """When the first event of a worker arrived, in seconds since 1970; 0 before."""
-
     _silent_passes: int = 0
     _waiting: list[Line] = field(default_factory=list)
     _flushed_at: float = field(default_factory=time.monotonic)

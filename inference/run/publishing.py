@@ -107,22 +107,9 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         reused = outcomes.reused(table, job, index.row_s if index else 0.0)
         try:
             _check_kept(request)
+            run = job, request.run_id, request.date, scored.revision, identity_of(request, discovery.schema)
             published, shards = write_manifest(
-                job,
-                request.run_id,
-                request.date,
-                scored.revision,
-                identity_of(request, discovery.schema),
-                writer,
-                uri,
-                table,
-                audited,
-                shown,
-                results,
-                rescored,
-                discovery.left_out,
-                reused,
-                index,
+                *run, writer, uri, table, audited, shown, results, rescored, discovery.left_out, reused, index
             )
         except (StorageError, RunFailed):
             gates.enforce(results)  # whoever is called must learn first what the gates found

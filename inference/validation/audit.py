@@ -45,28 +45,20 @@ class Audited:
 
     shards: int = 0
     """Shards that have no problem."""
-
     counts: Counts = NO_COUNTS
     """The counters of these shards, as their receipts have them."""
-
     size: int = 0
     """Bytes of the data parts of these shards."""
-
     problems: int = 0
     """Shards with a problem."""
-
     damaged: dict[str, str] = field(default_factory=dict)
     """Shard → what is wrong with its parts, for the first `MAX_DAMAGED` shards with a problem."""
-
     metrics: Metrics = field(default_factory=Metrics)
     """The metrics of all rows, merged in shard order."""
-
     offenders: Offenders = field(default_factory=dict)
     """Key of a gate → the first rows that the gate refuses, one per shard."""
-
     spills: list[Spill] = field(default_factory=list)
     """The hashes of keys, for checks on keys: one file per block and check; none of a block with a problem."""
-
     runs: list[KeyRun] = field(default_factory=list)
     """The keys of rows, for the index: one file per block and model; none of a block with a problem."""
 
@@ -151,19 +143,16 @@ def _prove_file(uri: str, pieces: list[dict[str, Any]], kept: np.ndarray, lost: 
     rows = kept if not lost.size else np.sort(np.concatenate([kept, lost]))
     first = pieces[0]["first_row"]
     unknown = int(rows.max(initial=first - 1)) + 1 - first if some else len(rows)
-    expected = np.concatenate(
-        [
-            np.arange(piece["rows"] if piece["rows"] != UNKNOWN else unknown, dtype=np.int64) + piece["first_row"]
-            for piece in pieces
-        ]
-    )
+    counts = [unknown if piece["rows"] == UNKNOWN else piece["rows"] for piece in pieces]
+    each = zip(pieces, counts, strict=True)
+    expected = np.concatenate([piece["first_row"] + np.arange(count, dtype=np.int64) for piece, count in each])
     if np.array_equal(rows, expected) and not lost.size:
         return
     if not bool((np.diff(kept) > 0).all()):
         raise AuditFailed(f"rows of {uri} are not in input order, or one occurs twice")
-    each, counts = np.unique(rows, return_counts=True)
-    if (counts > 1).any():
-        raise AuditFailed(f"row {each[counts > 1][0]} of {uri} is there {counts.max()} times")
+    found, times = np.unique(rows, return_counts=True)
+    if (times > 1).any():
+        raise AuditFailed(f"row {found[times > 1][0]} of {uri} is there {times.max()} times")
     if not some and (absent := np.setdiff1d(expected, rows)).size:
         gone = counted(absent.size, "row")
         where = f"rows {expected[0]} to {expected[-1]} of {uri}"
