@@ -117,12 +117,10 @@ def _message(request: RunRequest, event: Occasion, verdict: str, cause: str, com
 
 def _link(request: RunRequest) -> str:
     """The page of the run's flow run. A server of the command's own ends with it, and has no pages."""
-    from prefect.utilities.urls import url_for
-
-    from nightjar.flows.prefect_api.api import without_user
+    from nightjar.flows.prefect_api.api import page_of
     from nightjar.flows.prefect_api.server import has_pages
 
-    return without_user(url_for("flow-run", obj_id=request.flow_run) or "") if has_pages() else ""
+    return page_of("flow-run", request.flow_run) if has_pages() else ""
 
 
 class _Posting:

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Literal
+from uuid import UUID
 
 import httpx
 from packaging.version import Version
@@ -22,6 +24,7 @@ from prefect.settings import (
     get_current_settings,
     temporary_settings,
 )
+from prefect.utilities.urls import url_for
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.storage.locations import without_password
@@ -135,6 +138,11 @@ def worker_env() -> dict[str, str]:
 def home() -> str:
     """The address of the pages of the API that is configured."""
     return without_user(str(PREFECT_UI_URL.value() or str(PREFECT_API_URL.value() or "").removesuffix("/api")))
+
+
+def page_of(kind: Literal["flow-run", "deployment"], object_id: UUID | str) -> str:
+    """The address of the page of a flow run or a deployment; empty without pages."""
+    return without_user(url_for(kind, obj_id=object_id) or "")
 
 
 def without_user(url: str) -> str:

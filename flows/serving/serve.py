@@ -19,12 +19,11 @@ from prefect.deployments.runner import RunnerDeployment
 from prefect.logging import get_logger
 from prefect.runner import Runner
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
-from prefect.utilities.urls import url_for
 from rich.console import Console
 
 from nightjar.flows.flow_call import SERVED
 from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, job_address
-from nightjar.flows.prefect_api.api import home, in_words, is_away, without_user
+from nightjar.flows.prefect_api.api import home, in_words, is_away, page_of
 from nightjar.flows.prefect_api.ownserver import PrefectApi, password_file, passwords
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.serving.deploy import (
@@ -206,7 +205,7 @@ def _deployed(
         # Schedules stay active while nothing serves, so a night that falls due meanwhile is late, not lost.
         runner = PatientRunner(over, name=TAG, pause_on_shutdown=False, limit=limit)
         served = [
-            Served(job.name, path, schedule_of(job), _page(_added(runner, deployment)))
+            Served(job.name, path, schedule_of(job), page_of("deployment", _added(runner, deployment)))
             for (path, job), deployment in zip(jobs.items(), made, strict=True)
         ]
         return runner, served, pause(client, without_job(folder, jobs, known))
@@ -216,10 +215,6 @@ def _added(runner: PatientRunner, deployment: RunnerDeployment) -> UUID:
     made = runner.add_deployment(deployment)
     assert isinstance(made, UUID)  # where an event loop runs, it would be something to await
     return made
-
-
-def _page(deployment: UUID) -> str:
-    return without_user(url_for("deployment", obj_id=deployment) or "")
 
 
 def _run_until_ended(runner: Runner, said: Sequence[str], tell: Callable[[str], object]) -> None:

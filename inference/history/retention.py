@@ -12,7 +12,6 @@ command finds what is left by its date.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
@@ -38,10 +37,9 @@ from nightjar.inference.run import waiting
 from nightjar.inference.run.publishing import commit_tables
 from nightjar.inference.run.request import RunRequest, begun, date_named, run_ids
 from nightjar.inference.storage.local import remove_empty_folders
-from nightjar.inference.storage.protocol import Entry, Storage, beginning, is_local, join, read_control
+from nightjar.inference.storage.protocol import Entry, Storage, at_once, beginning, is_local, join, read_control
 
 _MAX_TRIES = 100
-_READERS = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,9 +189,8 @@ def _old_runs(request: RunRequest, rule: _Rule) -> list[tuple[str, str]]:
     """The date and name of each run that is not kept, in order."""
     storage, output, stay = request.storage, request.output, rule.named | rule.runs.keys()
     names = [run for run in run_ids(storage, output) if run not in stay]
-    with ThreadPoolExecutor(_READERS) as pool:
-        dates = pool.map(lambda run: _date_of(storage, run_folder(output, run), run), names)
-        return sorted((date, run) for date, run in zip(dates, names, strict=True) if date and not rule.keeps(date))
+    dates = at_once(lambda run: _date_of(storage, run_folder(output, run), run), names)
+    return sorted((date, run) for date, run in zip(dates, names, strict=True) if date and not rule.keeps(date))
 
 
 def _delete_runs(request: RunRequest, rule: _Rule, dry_run: bool) -> tuple[dict[str, Size], list[str]]:

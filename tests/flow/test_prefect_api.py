@@ -43,10 +43,9 @@ from commands import DATE
 from forked import forked
 from nightjar.flows.cli import doctor
 from nightjar.flows.flow_call import Call, handing, keeping_ending
-from nightjar.flows.prefect_api.api import api_url, ask_api, home, is_away, require_api
+from nightjar.flows.prefect_api.api import api_url, ask_api, home, is_away, page_of, require_api
 from nightjar.flows.prefect_api.ownserver import server_settings
 from nightjar.flows.prefect_api.server import start_api
-from nightjar.flows.serving import serve
 from nightjar.flows.serving.deploy import answering_api
 from nightjar.inference.errors import ClusterError, Transient
 from service import client
@@ -236,7 +235,7 @@ def test_a_password_in_the_url_is_not_shown() -> None:
         assert "hush" not in str(doctor._prefect())
         assert api_url() == NOWHERE
         assert home() == NOWHERE.removesuffix("/api")
-        assert serve._page(UUID(int=1)).startswith(f"{home()}/deployments/")
+        assert page_of("deployment", UUID(int=1)).startswith(f"{home()}/deployments/")
     with door() as url, temporary_settings({PREFECT_API_URL: url.replace("://", "://me:hush-hush@")}):
         assert "hush" not in str(doctor._prefect())
 

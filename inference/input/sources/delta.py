@@ -20,7 +20,7 @@ from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import whole
 from nightjar.inference.messages import clip
-from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.storage.protocol import Storage, beginning, join
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
@@ -82,9 +82,7 @@ class Delta(TableSource):
 
     def _is_logged(self, storage: Storage, version: int) -> bool:
         """Whether the log has a file of this version: its commit, or a checkpoint."""
-        log, name = join(self.uri, "_delta_log"), f"{version:020}"
-        first = next(iter(storage.list(log, after=join(log, name))), None)
-        return first is not None and first.uri.startswith(f"{join(log, name)}.")
+        return any(beginning(storage, join(self.uri, "_delta_log", f"{version:020}.")))
 
     def _snapshot(self, table: DeltaTable) -> TableSnapshot:
         self._check_features(table)
