@@ -314,7 +314,7 @@ class TestLeftovers:
         )
         upload = client.create_multipart_upload(Bucket=name, Key=key)["UploadId"]
         client.upload_part(Bucket=name, Key=key, UploadId=upload, PartNumber=1, Body=bytes(5 << 20))
-        assert bucket.run(storage, "leftovers").publication.swept == 2
+        bucket.run(storage, "leftovers")
         bucket.assert_published_once("leftovers", rows)
 
 
