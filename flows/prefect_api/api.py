@@ -10,6 +10,7 @@ import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Literal
+from urllib.parse import unquote
 from uuid import UUID
 
 import httpx
@@ -129,10 +130,11 @@ def require_api() -> str:
 def worker_env() -> dict[str, str]:
     """The settings with which the cluster's workers report to the same API as this process.
 
-    No credentials: Ray writes these to its logs. The own cluster inherits those; tasks get them with their arguments.
+    No credentials, and no URL with any: Ray writes these to its logs. The own cluster inherits those; tasks get them
+    with their arguments.
     """
     known = get_current_settings().to_environment_variables(exclude_unset=True)
-    return {name: value for name, value in known.items() if name in _FOR_WORKERS}
+    return {name: without_user(value) for name, value in known.items() if name in _FOR_WORKERS}
 
 
 def home() -> str:
@@ -145,6 +147,15 @@ def page_of(kind: Literal["flow-run", "deployment"], object_id: UUID | str) -> s
     return without_user(url_for(kind, obj_id=object_id) or "")
 
 
+_USER = re.compile(r"(?<=://)([^\s/]*)@")
+
+
+def user_of(url: str) -> str:
+    """The user:password of a URL; empty without one."""
+    found = _USER.search(url)
+    return unquote(found[1]) if found else ""
+
+
 def without_user(url: str) -> str:
     """The URL without the user and the password that it may have."""
-    return re.sub(r"(?<=://)[^/@]*@", "", url)
+    return _USER.sub("", url)

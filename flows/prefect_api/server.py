@@ -20,10 +20,11 @@ from prefect.settings import (
     PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED,
     PREFECT_CLOUD_API_URL,
     PREFECT_LOGGING_LEVEL,
+    PREFECT_UI_URL,
     temporary_settings,
 )
 
-from nightjar.flows.prefect_api.api import ask_api
+from nightjar.flows.prefect_api.api import ask_api, user_of, without_user
 from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.errors import ClusterError, NightjarError
 from nightjar.inference.process import environment, held
@@ -59,15 +60,19 @@ def start_api(*, complete: bool = False) -> PrefectApi:
 @contextmanager
 def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[None]:
     """Run flows with this API, and with a quiet terminal unless `verbose`. Stops an own server at the end."""
+    url = without_user(api.url)
     settings = {
-        PREFECT_API_URL: api.url,
+        PREFECT_API_URL: url,
+        PREFECT_UI_URL: without_user(str(PREFECT_UI_URL.value() or url.removesuffix("/api"))),
         PREFECT_LOGGING_LEVEL: "INFO",
         # About 15 s for each report to the API, not a minute: the ledger does not need the API.
         PREFECT_CLIENT_MAX_RETRIES: min(3, PREFECT_CLIENT_MAX_RETRIES.value()),
         # Without this each process of the cluster would ask, and its task would fail if the API is away just then.
         PREFECT_CLIENT_SERVER_VERSION_CHECK_ENABLED: False,
     }
-    signs_in = {PREFECT_API_AUTH_STRING: api.password} if api.own else {}
+    # Prefect logs URLs, and its events do not sign in by them; with this it sends the same header.
+    password = api.password if api.own else user_of(api.url)
+    signs_in = {PREFECT_API_AUTH_STRING: password} if password else {}
     with (
         api,
         environment({setting.name: password for setting, password in signs_in.items()}),  # for the run's own Ray

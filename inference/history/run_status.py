@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime as dt
 from collections import Counter
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -25,7 +24,7 @@ from nightjar.inference.records import Counts
 from nightjar.inference.run import account, waiting
 from nightjar.inference.run.request import RunRequest, begun, date_named, run_ids
 from nightjar.inference.run.waiting import waits
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, at_once
 from nightjar.inference.validation.evaluations import by_latest
 from nightjar.inference.validation.gates import GateResult, told
 from nightjar.inference.validation.manifest import Manifest, read_manifest
@@ -43,7 +42,6 @@ UNKNOWN = "unknown"
 """The state of a run of which nothing is kept: it was never begun, or its files were deleted."""
 
 _GOING = {"running", "publishing", SILENT}
-_RUNS_READ = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -225,13 +223,11 @@ def list_runs(request: RunRequest, limit: int = 20) -> list[RunLine]:
             # A damaged run must not hide the others.
             return _without_ledger(run_id, Standing(UNREADABLE, problem=str(error)), shown)
 
-    # In parallel, because each run may have to be watched for a lease.
-    with ThreadPoolExecutor(_RUNS_READ) as pool:
-        names = run_ids(request.storage, request.output)
-        # Else thirty experiments that are named by words would hide every night.
-        named = sorted(names, key=lambda name: (name[:1].isdigit(), name), reverse=True)
-        lines = pool.map(look, named[:limit])
-        return [line for line in lines if line is not None]
+    names = run_ids(request.storage, request.output)
+    # Else thirty experiments that are named by words would hide every night.
+    named = sorted(names, key=lambda name: (name[:1].isdigit(), name), reverse=True)
+    # At once, because each run may have to be watched for a lease.
+    return [line for line in at_once(look, named[:limit]) if line is not None]
 
 
 def before_it_begins(request: RunRequest) -> Standing | None:

@@ -86,9 +86,9 @@ def keywords(name: str, about: str, default: str, write: str) -> Option:
     return Option(name, {"type": "object"}, default, about, write)
 
 
-def section(name: str, about: str, write: str, keys: tuple[Option, ...], default: str = "none") -> Option:
+def section(name: str, about: str, write: str, keys: tuple[Option, ...]) -> Option:
     """An option that is a mapping with keys of its own."""
-    return Option(name, schema_of(keys), default, about, write, keys=keys)
+    return Option(name, schema_of(keys), "none", about, write, keys=keys)
 
 
 def check(

@@ -41,15 +41,20 @@ _32 = np.uint64(32)
 
 def row_keys(table: pa.Table, secret: bytes) -> Keys:
     """A key per row. table: the columns that a model sees, in its order. secret: as of all nights that are compared."""
-    columns = [plain(column).combine_chunks() for column in table.columns]
+    columns = [plain(each).combine_chunks() if _is_number(each.type) else each for each in table.columns]
     keys = np.empty((table.num_rows, 2), np.uint64)
     room = np.empty((3, _LANES, min(_BLOCK, table.num_rows)), np.uint64)
     for low in range(0, table.num_rows, _BLOCK):
         block = keys[low : low + _BLOCK]
-        words = _all_words([column.slice(low, _BLOCK) for column in columns], secret)
+        words = _all_words([_alone(column.slice(low, _BLOCK)) for column in columns], secret)
         upper = _sums(words, secret, *room[:, :, : len(block)]) >> _32
         np.bitwise_or(upper[::2] << _32, upper[1::2], out=block.T)
     return keys
+
+
+def _alone(block: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A block of a column. It is copied if its type has no fixed width: a slice of lists knows all items after it."""
+    return block if isinstance(block, pa.Array) else plain(block).combine_chunks()
 
 
 def _sums(words: Iterator[Words], secret: bytes, sums: Words, one: Words, other: Words) -> Words:

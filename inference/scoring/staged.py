@@ -19,7 +19,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
-from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Receipt, Spent, Started, Usage
+from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Spent, Started, Usage
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import JoinedPieces, Running, Worker
 from nightjar.inference.scoring.known_rows import earlier_rows
@@ -27,7 +27,7 @@ from nightjar.inference.scoring.microbatches import Slice, drained, micro_batche
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.watchdog import answering
-from nightjar.inference.scoring.worker import Assembly, ShardWorker
+from nightjar.inference.scoring.worker import Assembly, ShardWorker, with_time
 from nightjar.inference.witness import audit as witness
 
 PARCEL_BYTES = 512 << 20
@@ -189,7 +189,7 @@ class AcceptingWorker(ShardWorker):
                     yield running.at_rows(shard.pieces[0].uri, shard.pieces[0].first_row)
 
     def _score_parcel(self, running: Running, parcel: Parcel) -> Callable[[], Event] | None:
-        """Score a shard, in the model's thread. Returns what writes it; None if this process is over."""
+        """Score a shard, in the model's thread. Returns what makes its result; None if this process is over."""
         if self._over:
             return None
         shard = running.assignment.shard
@@ -206,6 +206,8 @@ class AcceptingWorker(ShardWorker):
         except ProcessSpoilt:
             self._over = True  # before the next shard has its turn
             raise
+        except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            return partial(with_time, self.failed(running, error), self.spent())
         return partial(self._finish, running, joined, scored, self.ceilings(), self.claimed(), self.spent())
 
     def _finish(
@@ -219,5 +221,4 @@ class AcceptingWorker(ShardWorker):
     ) -> Event:
         """Put a shard together and write it, in the writing thread. The last three: as of when it was scored."""
         assembly = Assembly(self.spec, running.assignment.shard, joined, scored)
-        event = self.write(running, assembly, ceilings, usage)
-        return replace(event, spent=spent) if isinstance(event, Receipt) else event
+        return with_time(self.write(running, assembly, ceilings, usage), spent)

@@ -144,6 +144,13 @@ class Assembly:
         )
 
 
+def with_time(result: Event, spent: Spent) -> Event:
+    """The result of a shard with what it took."""
+    if isinstance(result, Failed):
+        return replace(result, spent_s=round(spent.total, 3))
+    return replace(result, spent=spent) if isinstance(result, Receipt) else result
+
+
 class ShardWorker(Worker):
     """Scores shards with models that are loaded once. models: in the job's order."""
 
@@ -185,12 +192,7 @@ class ShardWorker(Worker):
             self.watch.turn_to(IDLE)
 
     def _timed(self, event: Event) -> Event:
-        match event:
-            case Receipt():
-                return replace(event, spent=self.spent())
-            case Failed():
-                return replace(event, spent_s=round(self.spent().total, 3))
-        return event
+        return with_time(event, self.spent()) if isinstance(event, Receipt | Failed) else event
 
     def spent(self) -> Spent:
         """The time since this was last asked, by what the scoring thread did."""

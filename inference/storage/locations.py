@@ -101,7 +101,7 @@ def location(uri: str) -> str:
 
 def without_password(text: str) -> str:
     """The text with each user:password@ of a URL masked: libraries name the URLs that the environment gives them."""
-    return re.sub(r"(?<=://)[^\s/@:]*:[^\s/@]+(?=@)", HIDDEN, text)
+    return re.sub(r"(?<=://)[^\s/@:]*:[^\s/]+(?=@)", HIDDEN, text)
 
 
 def signed(place: str) -> str:

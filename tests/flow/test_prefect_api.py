@@ -43,11 +43,13 @@ from commands import DATE
 from forked import forked
 from nightjar.flows.cli import doctor
 from nightjar.flows.flow_call import Call, handing, keeping_ending
-from nightjar.flows.prefect_api.api import api_url, ask_api, home, is_away, page_of, require_api
+from nightjar.flows.prefect_api.api import api_url, ask_api, home, is_away, page_of, require_api, worker_env
 from nightjar.flows.prefect_api.ownserver import server_settings
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.flows.serving.deploy import answering_api
 from nightjar.inference.errors import ClusterError, Transient
+from nightjar.inference.messages import HIDDEN
+from nightjar.inference.storage.locations import without_password
 from service import client
 from support import Lake, answering, wait_until
 from webhooks import webhook
@@ -260,16 +262,18 @@ def test_an_error_of_prefect_s_client_is_told_without_the_password_of_the_url() 
         assert "hush" not in str(caught.value)
 
 
-@pytest.mark.parametrize("pages", [None, "https://me:hush-hush@pages.example"])
+@pytest.mark.parametrize(("pages", "more"), [(None, ["--verbose"]), ("https://me:hush-hush@pages.example", [])])
 def test_a_run_names_the_pages_without_the_password_of_their_url(
-    lake: Lake, api_env: dict[str, str], pages: str | None
+    lake: Lake, api_env: dict[str, str], pages: str | None, more: list[str]
 ) -> None:
-    """On the terminal, and to whom it tells of its end. PREFECT_UI_URL says where they are, if it is set."""
+    """On the terminal, also in Prefect's own lines, and to whom it tells of its end. PREFECT_UI_URL says where they
+    are, if it is set.
+    """
     url, sign_in = api_env["PREFECT_API_URL"], os.environ["PREFECT_API_AUTH_STRING"]
     env = {**api_env, "PREFECT_API_URL": url.replace("://", f"://{sign_in}@"), "PREFECT_API_AUTH_STRING": ""}
     with webhook() as hook:
         lake.ready(name="signed-in", notify={"on": ["published"], "webhook": hook.url})
-        words = ("run", lake.job_path, "--date", DATE, "--engine", "local")
+        words = ("run", lake.job_path, "--date", DATE, "--engine", "local", *more)
         done = forked(*words, env={**env, **({"PREFECT_UI_URL": pages} if pages else {})})
     assert done.returncode == 0, done.stderr
     there = "https://pages.example" if pages else url.removesuffix("/api")
@@ -370,3 +374,10 @@ def test_what_may_pass_is_told_by_the_answer(status: int, away: bool) -> None:
     with pytest.raises(httpx.HTTPStatusError) as told:
         answer.raise_for_status()
     assert is_away(told.value) == away
+
+
+def test_the_cluster_is_told_no_password_of_the_url() -> None:
+    """Ray writes the variables of its processes to its logs. A password may have any character but a slash."""
+    with temporary_settings({PREFECT_API_URL: "http://me:hush@hush@h/api"}):
+        assert worker_env()["PREFECT_API_URL"] == "http://h/api"
+    assert without_password("GET http://me:hush@hush@h/api: no") == f"GET http://{HIDDEN}@h/api: no"

@@ -70,7 +70,7 @@ class RayEngine:
                 # A pass follows. Ray Data takes a second to import, and this process only waits here.
                 from nightjar.inference.engine.ray import passes  # noqa: F401
             try:
-                yield partial(_take, answers)
+                yield partial(_take, spec.job, answers)
             finally:
                 end()
 
@@ -214,7 +214,7 @@ def _captured(steps: PreflightSteps, spec: WorkerSpec, places: list[Piece]) -> I
     logs.close()
 
 
-def _take(answers: Any, patience_s: float) -> Outcome | Ready | None:
+def _take(job: Job, answers: Any, patience_s: float) -> Outcome | Ready | None:
     """As `protocol.Take`."""
     if not ray.wait([answers], timeout=patience_s)[0]:
         raise TimeoutError
@@ -227,6 +227,8 @@ def _take(answers: Any, patience_s: float) -> Outcome | Ready | None:
             raise JobError(clip(str(error.cause))) from error
         raise WorkLost(f"failed with {clip(str(error.cause))}", died=False) from error
     except ray.exceptions.RuntimeEnvSetupError as error:
+        if not job.resources.runtime_env.pip:
+            raise ClusterLost(f"Ray cannot set up a process of the cluster: {clip(str(error))}") from error
         raise JobError(f"resources.runtime_env.pip: Ray cannot install it: {clip(str(error))}") from error
     except _LOST as error:
         raise WorkLost("ended its process (exit, signal or out of memory)", died=True) from error

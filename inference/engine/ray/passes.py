@@ -21,6 +21,7 @@ import threading
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from ray.data import ActorPoolStrategy, DataContext, from_blocks
@@ -33,7 +34,7 @@ from nightjar.inference.engine.ray.processes import Accepting, Preparing, Scorin
 from nightjar.inference.errors import PassEnded
 from nightjar.inference.jsonform import to_json
 from nightjar.inference.messages import clip
-from nightjar.inference.records import Event, decode
+from nightjar.inference.records import UNKNOWN, Event, decode
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.streaming import spans
 from nightjar.inference.scoring.suspects import Attempt
@@ -125,14 +126,23 @@ def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[
     table = shards.append_column("attempt", numbers).append_column("how", how)
     alone = [index for index, attempt in enumerate(attempts) if attempt.crumbs]
     others = table.filter(pc.equal(how, ""))
-    # By powers of two: shards that are about as large stay in the order of their files.
-    size = pc.floor(pc.log2(pc.max_element_wise(others["rows"], 1)))
-    others = others.take(pc.sort_indices(size, sort_keys=[("", "descending")]))
     blocks = [table.slice(index, 1) for index in alone]
-    count = min(others.num_rows, MAX_BLOCKS, BLOCKS_PER_ACTOR * actors)
-    edges = [others.num_rows * i // count for i in range(count + 1)] if count else []
-    blocks += [others.slice(low, high - low) for low, high in itertools.pairwise(edges)]
-    return blocks
+    return blocks + _largest_first(others, min(MAX_BLOCKS, BLOCKS_PER_ACTOR * actors))
+
+
+def _largest_first(shards: pa.Table, most: int) -> list[pa.Table]:
+    """Blocks of about as many rows each. A shard whose rows are counted as it is read counts as the largest one."""
+    if not shards.num_rows:
+        return []
+    rows = shards["rows"].to_numpy()
+    rows = np.maximum(np.where(rows == UNKNOWN, rows.max(), rows), 1)
+    # By powers of two: shards that are about as large stay in the order of their files.
+    order = np.argsort(-np.floor(np.log2(rows)), kind="stable")
+    shards, rows, count = shards.take(order), rows[order], min(shards.num_rows, most)
+    after = np.cumsum(rows)
+    block = (2 * after - rows) * count // (2 * after[-1])  # in which the middle of a shard is
+    edges = [0, *(np.flatnonzero(np.diff(block)) + 1).tolist(), shards.num_rows]
+    return [shards.slice(low, high - low) for low, high in itertools.pairwise(edges)]
 
 
 def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Generator[list[Event], None, None]:

@@ -5,6 +5,7 @@ The option `version` chooses a version by its number. Without it, it is the newe
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,13 +21,16 @@ from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import whole
 from nightjar.inference.messages import clip
-from nightjar.inference.storage.protocol import Storage, beginning, join
+from nightjar.inference.storage.protocol import Storage, join
 
 if TYPE_CHECKING:
     from deltalake import DeltaTable
 
 _READ = {"timestampNtz", "deletionVectors", "v2Checkpoint", "vacuumProtocolCheck", "typeWidening"}
 """The features of tables that change how they are read, and that are honoured here."""
+
+_LOGGED = re.compile(r"/(\d{20})\.(json$|checkpoint)")
+"""A file of the log: the number of its version, and whether it is a commit or a checkpoint."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +71,7 @@ class Delta(TableSource):
             try:
                 table.load_as_version(wanted)
             except DeltaError as error:
-                if self._is_logged(storage, wanted):
+                if self._is_kept(storage, wanted):
                     raise
                 if number is not None:
                     raise InputChanged(
@@ -80,9 +84,16 @@ class Delta(TableSource):
                 ) from error
         return table
 
-    def _is_logged(self, storage: Storage, version: int) -> bool:
-        """Whether the log has a file of this version: its commit, or a checkpoint."""
-        return any(beginning(storage, join(self.uri, "_delta_log", f"{version:020}.")))
+    def _is_kept(self, storage: Storage, version: int) -> bool:
+        """Whether the log still has all that makes this version: a checkpoint at or before it, or else the first
+        commit, and every commit from there on.
+        """
+        numbers: dict[str, set[int]] = {"json": set(), "checkpoint": set()}
+        for entry in storage.list(join(self.uri, "_delta_log")):
+            if found := _LOGGED.search(entry.uri):
+                numbers[found[2]].add(int(found[1]))
+        first = max((number for number in numbers["checkpoint"] if number <= version), default=-1)
+        return numbers["json"].issuperset(range(first + 1, version + 1))
 
     def _snapshot(self, table: DeltaTable) -> TableSnapshot:
         self._check_features(table)

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_list, list_of
-from nightjar.inference.errors import JobError, Transient
+from nightjar.inference.errors import InputChanged, JobError, Transient
 from nightjar.inference.input.schemas import normalised, value_type
 from nightjar.inference.input.sources.protocol import bound, needing, path
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
@@ -138,7 +138,7 @@ class Iceberg(TableSource):
         return super().at(uri)
 
     def opened(self, storage: Storage, number: str | None) -> TableSnapshot | None:
-        with self._as_ours():
+        with self._as_ours(number is not None):
             table = self._table(storage, number)
             wanted = self.snapshot
             found = None if table is None else table.snapshot_by_id(wanted) if wanted else table.current_snapshot()
@@ -235,18 +235,25 @@ class Iceberg(TableSource):
             raise JobError(f"input.uri: {what} of the Iceberg table {self.table} are {file.file_format}, not Parquet")
 
     @contextmanager
-    def _as_ours(self) -> Iterator[None]:
-        """Faults of pyiceberg and of what it asks as ours.
+    def _as_ours(self, planned: bool) -> Iterator[None]:
+        """Faults of pyiceberg and of what it asks as ours. planned: whether a plan has the snapshot.
 
         Raises:
             JobError: pyiceberg is not installed.
+            InputChanged: The planned snapshot is gone.
         """
         with needing("input.format", "Iceberg", "iceberg"):
             from pyiceberg.exceptions import RESTError
         try:
             yield
         except (RESTError, OSError) as error:
-            raise Transient(f"{self.uri}: {' '.join(str(error).split())}") from error
+            said = " ".join(str(error).split())
+            if planned and isinstance(error, FileNotFoundError):
+                raise InputChanged(
+                    f"{self.uri}: the Iceberg table has the snapshot no more that this run reads ({said}); run again "
+                    "to score the newest one. Snapshots must be kept for as long as runs read them"
+                ) from error
+            raise Transient(f"{self.uri}: {said}") from error
         except ValueError as error:
             said = " ".join(str(error).split())
             raise JobError(f"input.uri: the Iceberg table {self.table} cannot be read: {said}") from error

@@ -237,13 +237,16 @@ def _values(column: Any) -> list[Any]:
     """A column's values as Python's own; a null is None, or what numpy or pandas has for it."""
     if hasattr(column, "to_pylist"):
         return list(column.to_pylist())
-    return [_plain(value) for value in to_array(column).tolist()]
+    return list(_plain(to_array(column)))
 
 
 def _plain(value: Any) -> Any:
-    """A value of a column. A list of Arrow's is an array in numpy and pandas, and so is each list in it."""
+    """A column or a value of it. A list of Arrow's is an array in numpy and pandas, and so is each list in it."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | np.ndarray):
-        return [_plain(each) for each in (value if isinstance(value, list) else value.tolist())]
-    return value
+    if isinstance(value, dict):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, np.ndarray):
+        # `tolist` makes integers of times in ns.
+        value = pa.array(value).to_pylist() if value.dtype.kind in "mM" else value.tolist()
+    return [_plain(each) for each in value] if isinstance(value, list) else value

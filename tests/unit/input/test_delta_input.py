@@ -139,15 +139,18 @@ def test_a_process_keeps_few_of_the_snapshots_that_it_reads(table: Path, monkeyp
     assert len(shared._kept) == tables._SNAPSHOTS
 
 
+@pytest.mark.parametrize("gone", [(0, 1, 2), (0, 1), (1,)], ids=str)
 @pytest.mark.parametrize("options", [{}, {"version": 2}])
 def test_a_version_that_is_gone_is_told_though_its_files_are_there(
-    table: Path, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+    table: Path, options: dict[str, Any], gone: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whether the job names it, or it was the newest when the run was planned."""
+    """Whether the job names it, or it was the newest when the run was planned; and if one commit before it is gone."""
     job = job_of(table, **options)
     found = discover(STORAGE, job)
     (piece, *_) = (piece for shard in make_plan(found, job, "").shards() for piece in shard.pieces)
-    clean_log(table)
+    checkpoint(table)
+    for version in gone:
+        (table / "_delta_log" / f"{version:020}.json").unlink()
     monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
     with pytest.raises(InputChanged, match=rf"{re.escape(str(table))}.* has no version 2 any more.*; run again"):
         read_piece(STORAGE, job, piece, found.schema)
@@ -155,17 +158,16 @@ def test_a_version_that_is_gone_is_told_though_its_files_are_there(
         discover(STORAGE, job_of(table, version=2))
 
 
-def clean_log(table: Path, *, keep: int | None = None) -> None:
-    """One more version, with a checkpoint. The log before it is gone, as by a cleanup, but for the version `keep`."""
+def checkpoint(table: Path) -> None:
+    """One more version, with a checkpoint, as before a cleanup of the log."""
     DeltaTable(table).delete("id < 5")
     DeltaTable(table).create_checkpoint()
-    for version in {0, 1, 2} - {keep}:
-        (table / "_delta_log" / f"{version:020}.json").unlink()
 
 
 def test_a_version_of_the_log_that_cannot_be_read_now_is_not_called_gone(table: Path) -> None:
     """It may be again: as after any other fault of the storage, somebody tries again."""
-    clean_log(table, keep=2)
+    checkpoint(table)
+    (table / "_delta_log" / f"{1:020}.json").write_bytes(b"not a commit")
     with pytest.raises(Transient, match="the Delta table cannot be opened"):
         discover(STORAGE, job_of(table, version=2))
 

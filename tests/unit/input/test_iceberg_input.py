@@ -233,6 +233,19 @@ def catalog_file(table: Table) -> Path:
     return Path(table.location().removeprefix("file://")).parent.parent / "catalog.db"
 
 
+def test_a_snapshot_that_is_gone_is_told_though_its_files_are_there(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = job_of(table)
+    found = discover(STORAGE, job)
+    piece, *_ = pieces(job, found)
+    for metadata in (Path(table.location().removeprefix("file://")) / "metadata").glob("*.metadata.json"):
+        metadata.unlink()
+    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    with pytest.raises(InputChanged, match=r"has the snapshot no more that this run reads .*; run again"):
+        read_piece(STORAGE, job, piece, found.schema)
+
+
 def test_a_file_that_was_removed_under_the_run_is_named(table: Table) -> None:
     job = job_of(table)
     found = discover(STORAGE, job)

@@ -185,6 +185,24 @@ def test_what_cannot_be_unpacked_or_scored_costs_its_own_shard(lake: Lake) -> No
     assert causes == ["UnpicklingError", "OverBudget"]
 
 
+def test_the_time_of_a_shard_that_fails_is_its_own(lake: Lake) -> None:
+    def refuse(first: int) -> None:
+        if first < 1000:
+            time.sleep(first == 0)
+            raise ValueError("not these")
+
+    actor = Actor(lake.ready(), Doubling(refuse))
+    failing = actor.call(0)
+    until(lambda: 0 in actor.scorer.begun)
+    scored = actor.call(1)
+    assert [failing.ended()[-1], scored.ended()[-1]] == ["Failed", "Receipt"]
+    failed, receipt = failing.events[-1], scored.events[-1]
+    assert isinstance(failed, Failed)
+    assert isinstance(receipt, Receipt)
+    assert failed.spent_s >= 1
+    assert receipt.spent.predict < 1
+
+
 def spoilt_at(actor: Actor, index: int, cause: str, end: Callable[[], object] = lambda: None) -> Failed:
     """While this shard's turn with the model ends the process, the one before is written, and the next one waits."""
     before = actor.call(index - 1)
