@@ -121,7 +121,7 @@ class CheckReport(Ahead):
     """`ready`; whatever must be changed first is an error."""
 
     device: str
-    """The device on which the model was loaded."""
+    """The devices on which the models were loaded, separated by commas; of an endpoint its host."""
 
     output: str
     """The URI of the job's output."""
@@ -185,13 +185,15 @@ class RunResult(Counts):
     """Attempts that failed, and receipts that the audit revoked."""
 
     retries: int
-    """Requests to the storage that were repeated."""
+    """Requests to the storage that were repeated for shards that this command committed."""
 
     deaths: int
     """Attempts whose process died."""
 
     device: str
-    """The device on which the model was loaded; empty if nothing was left to score."""
+    """The devices on which the models were loaded, separated by commas; of an endpoint its host; empty if nothing was
+    left to score.
+    """
 
     again: tuple[str, ...]
     """What made shards old that had a result, a sentence each."""
@@ -277,7 +279,7 @@ class LogLine:
     """One line that a worker printed."""
 
     time: str
-    """When the line was printed: UTC, ISO 8601."""
+    """When the line was kept, which for a worker is when its shard was scored: UTC, ISO 8601."""
 
     worker: str
     """`host:pid` of the worker's process."""
@@ -410,7 +412,7 @@ class Night:
     """published, skipped (it was published before), rolled back, asks (a person must say yes first) or failed."""
 
     rows: int = 0
-    """Rows with outputs."""
+    """Rows with outputs; 0 of a night that was skipped because readers see it already."""
 
     said: str = ""
     """What else is to be said: why the night failed, asks or was skipped, and what to do."""

@@ -68,13 +68,13 @@ class Progress:
     """The counters of the committed shards, by whichever command."""
 
     reused_shards: int = 0
-    """Shards that were committed before this command."""
+    """Shards that were committed before this command, or whose results it took over."""
 
     reused_rows: int = 0
     """Rows that were committed before this command, or whose outputs it took from an earlier night."""
 
     retries: int = 0
-    """Requests to the storage that were repeated."""
+    """Requests to the storage that were repeated for shards that this command committed."""
 
     failed_attempts: int = 0
     """Attempts that failed, and receipts that the audit revoked."""
@@ -83,10 +83,10 @@ class Progress:
     """Attempts whose process died."""
 
     first_start: float = 0.0
-    """When the first attempt of this command began, in seconds since 1970."""
+    """When the first attempt of this command that was committed began, in seconds since 1970."""
 
     last_end: float = 0.0
-    """When the last attempt of this command ended, in seconds since 1970."""
+    """When the last attempt of this command that was committed ended, in seconds since 1970."""
 
     step: str = ""
     """The present step: plan, load, score, validate or publish; of a revision that is left for another one, retire."""

@@ -93,7 +93,7 @@ class Scored:
     """The devices of the models, as in `Checked`; empty if no model was loaded."""
 
     startup_s: float = 0.0
-    """Seconds from the start of the step to the first event of a worker."""
+    """Seconds from the start of the step to the first event of a worker; 0 if nothing was left to score."""
 
     warnings: tuple[str, ...] = ()
     """What a person should know of the results, a sentence each."""
@@ -139,7 +139,9 @@ class Verdict:
     """The results that were taken over from earlier revisions."""
 
     question: Question | None = None
-    """What a person is asked before the revision is published; None if no gate asks."""
+    """What a person is asked before the revision is published; None if no gate asks, a person has approved, or the
+    run is not to be published.
+    """
 
     took: Mapping[str, float] = field(default_factory=dict)
     """As in `Scored`."""

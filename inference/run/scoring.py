@@ -102,7 +102,7 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
         keep_external_reads(request.job, loaded, told(request, loaded), writer)
         campaign.run()
         watch.turn_to("close")
-        started = (campaign.first_event_at or time.time()) - began
+        started = max(0.0, campaign.first_event_at - began)
         scored = Scored(
             number,
             writer.epoch,
