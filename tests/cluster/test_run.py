@@ -46,7 +46,8 @@ def test_a_large_shard_is_begun_before_smaller_ones(lake: Lake) -> None:
     lake.write_job(input__shard_rows=None, resources={"actors": 1})
     lake.run()
     begun = sorted((each for each in lake.records() if each["t"] == "receipt"), key=lambda each: each["started_at"])
-    assert [each["rows_in"] for each in begun] == [3000, 2500, 1030, 1100, 1040]
+    order = [each["rows_in"] for each in begun]
+    assert (sorted(order[:2]), sorted(order[2:])) == ([2500, 3000], [1030, 1040, 1100])
 
 
 HOLDS = """
