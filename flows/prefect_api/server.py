@@ -24,7 +24,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from nightjar.flows.prefect_api.api import ask_api, user_of, without_user
+from nightjar.flows.prefect_api.api import ask_api, home, user_of, without_user
 from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.errors import ClusterError, NightjarError
 from nightjar.inference.process import environment, held
@@ -63,7 +63,7 @@ def reporting_to(api: PrefectApi, verbose: bool) -> Iterator[None]:
     url = without_user(api.url)
     settings = {
         PREFECT_API_URL: url,
-        PREFECT_UI_URL: without_user(str(PREFECT_UI_URL.value() or url.removesuffix("/api"))),
+        PREFECT_UI_URL: home() or url.removesuffix("/api"),
         PREFECT_LOGGING_LEVEL: "INFO",
         # About 15 s for each report to the API, not a minute: the ledger does not need the API.
         PREFECT_CLIENT_MAX_RETRIES: min(3, PREFECT_CLIENT_MAX_RETRIES.value()),

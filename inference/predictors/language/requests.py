@@ -244,8 +244,6 @@ def _plain(value: Any) -> Any:
     """A column or a value of it. A list of Arrow's is an array in numpy and pandas, and so is each list in it."""
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, np.ndarray):
         # `tolist` makes integers of times in ns.
         value = pa.array(value).to_pylist() if value.dtype.kind in "mM" else value.tolist()

@@ -25,6 +25,7 @@ def test_the_largest_shards_are_begun_first_each_by_another_worker() -> None:
 def test_shards_that_are_about_as_large_stay_in_the_order_of_their_files() -> None:
     assert blocks_of([5, 4, 6, 7], 2) == [[5, 4], [6, 7]]
     assert blocks_of([3] * 4, 64) == [[3]] * 4
+    assert blocks_of([1030, 1100, 3000, 1040, 2500], 5) == [[3000], [2500], [1030], [1100, 1040]]
 
 
 def test_a_shard_whose_rows_nobody_knows_may_be_a_large_one() -> None:

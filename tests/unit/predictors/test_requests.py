@@ -13,9 +13,7 @@ NEW_YEAR = dt.datetime(2023, 1, 1, 12)
 KINDS = [pa.timestamp("ns"), pa.timestamp("us"), pa.date32(), pa.list_(pa.timestamp("ns"))]
 
 
-@pytest.mark.parametrize(
-    "kind", [pa.timestamp("ns"), pa.timestamp("us"), pa.date32(), pa.list_(pa.timestamp("ns"))], ids=str
-)
+@pytest.mark.parametrize("kind", KINDS, ids=str)
 def test_times_are_times_in_numpy_and_pandas_too(kind: pa.DataType) -> None:
     value = [NEW_YEAR, NEW_YEAR] if pa.types.is_list(kind) else NEW_YEAR.date() if pa.types.is_date(kind) else NEW_YEAR
     column = pa.chunked_array([pa.array([value, value], kind)])
