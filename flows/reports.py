@@ -17,9 +17,10 @@ from nightjar.inference.ledger.progress import TokenRates
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.outcomes import Reused
 from nightjar.inference.output.targets import TableShown, late_tables
-from nightjar.inference.records import Counts, Failed, Usage
+from nightjar.inference.records import Counts, Failed
 from nightjar.inference.run.account import Account, WorkersCost
 from nightjar.inference.run.results import Sample
+from nightjar.inference.usage import Usage
 from nightjar.inference.validation.evaluations import LateEvaluation
 
 

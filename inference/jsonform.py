@@ -10,11 +10,15 @@ import json
 from collections.abc import Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
 from functools import cache
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from pydantic import TypeAdapter
 
 T = TypeVar("T")
+
+Int32 = Annotated[int, "int32"]
+Float32 = Annotated[float, "float32"]
+"""Numbers of four bytes in a file of records; other numbers have eight. See `arrow_types.record_schema`."""
 
 SELDOM = {"seldom": True}
 """Metadata of a field that is left out of the JSON object where it has its default."""

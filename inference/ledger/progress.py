@@ -9,7 +9,8 @@ from itertools import zip_longest
 
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Doing, Line, Opened, Planned, Revoked, Split
-from nightjar.inference.records import NO_COUNTS, NO_USAGE, NOTHING_SPENT, Counts, Failed, Receipt, Spent, Usage, least
+from nightjar.inference.records import NO_COUNTS, Counts, Failed, Receipt
+from nightjar.inference.usage import NO_USAGE, NOTHING_SPENT, Spent, Usage
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ def _share(of: float, whole: float) -> float:
 
 def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Of each of several models the lowest ceiling that memory has shown; 0 if it has shown none."""
-    return tuple(least(of_model) for of_model in zip_longest(*ceilings, fillvalue=0))
+    return tuple(min(filter(None, of_model), default=0) for of_model in zip_longest(*ceilings, fillvalue=0))
 
 
 @dataclass

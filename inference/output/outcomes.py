@@ -20,7 +20,8 @@ from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import of_json
 from nightjar.inference.ledger.ledger import Ledger, State
-from nightjar.inference.records import NO_USAGE, Part, Receipt, Spent, Usage, encode
+from nightjar.inference.records import Part, Receipt, encode
+from nightjar.inference.usage import NO_USAGE, Spent, Usage
 
 NO_PARTS = pa.Table.from_batches([], record_schema(Part))  # `empty_table` would import pandas
 

@@ -11,9 +11,10 @@ from nightjar.inference.errors import AlreadyExists, Missing
 from nightjar.inference.job.model import Job
 from nightjar.inference.jsonform import SELDOM, of_bytes, to_bytes
 from nightjar.inference.output.revisions import Revision
-from nightjar.inference.records import Spent, as_line
+from nightjar.inference.records import as_line
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.storage.protocol import Storage, join, read_control
+from nightjar.inference.usage import Spent
 
 ACTORS, SCORE, AGAIN = "actors", "score", "again"
 """The parts in which workers start, and score. `Account.scoring` divides the second."""

@@ -33,7 +33,7 @@ from nightjar.inference.messages import clip, counted
 from nightjar.inference.metrics.states import Metrics, nonfinite_notes
 from nightjar.inference.output import targets
 from nightjar.inference.output.parts import output_schema, readers_schema
-from nightjar.inference.records import NO_USAGE, Piece
+from nightjar.inference.records import Piece
 from nightjar.inference.run.refusals import check_labels, refuse_external_reads, told
 from nightjar.inference.run.request import RunRequest, worker_spec
 from nightjar.inference.run.results import Sample
@@ -50,6 +50,7 @@ from nightjar.inference.scoring.preflight import (
 )
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.worker import ShardWorker
+from nightjar.inference.usage import NO_USAGE
 from nightjar.inference.validation.evidence import judge_input
 from nightjar.inference.validation.gates import Evidence, Found, evaluate
 from nightjar.inference.validation.gates.rules import sample_gates

@@ -39,7 +39,8 @@ from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
 from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
 from nightjar.inference.scoring.attempts import JoinedPieces
-from nightjar.inference.scoring.microbatches import Cuts, drained, score_models
+from nightjar.inference.scoring.broken_batches import Cuts
+from nightjar.inference.scoring.microbatches import drained, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.worker import Assembly, ShardWorker

@@ -19,7 +19,7 @@ import pyarrow as pa
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
-from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Spent, Started, Usage
+from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
 from nightjar.inference.scoring.attempts import JoinedPieces, Running, Worker
 from nightjar.inference.scoring.known_rows import earlier_rows
@@ -28,6 +28,7 @@ from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, 
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import Assembly, ShardWorker, with_time
+from nightjar.inference.usage import Spent, Usage
 from nightjar.inference.witness import audit as witness
 
 PARCEL_BYTES = 512 << 20

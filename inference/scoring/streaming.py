@@ -27,12 +27,13 @@ from nightjar.inference.messages import clip, utf8
 from nightjar.inference.predictors import Scorer, StreamingScorer
 from nightjar.inference.predictors.adapter import is_device_lost
 from nightjar.inference.predictors.language.requests import Answered
-from nightjar.inference.records import NO_USAGE, Event, Receipt, Started
+from nightjar.inference.records import Event, Receipt, Started
 from nightjar.inference.scoring.assignment import Assignment, BatchSize, WorkerSpec
 from nightjar.inference.scoring.attempts import JoinedPieces, Running
 from nightjar.inference.scoring.microbatches import drained, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
+from nightjar.inference.usage import NO_USAGE
 
 MOST_OPEN = 32
 """The most shards that are underway at once, however few rows they have: each is in memory, and lost with the

@@ -29,20 +29,7 @@ from nightjar.inference.output import parts as sink
 from nightjar.inference.output.quarantine import write_quarantine
 from nightjar.inference.output.rowindex import NOWHERE, REUSED_KEY, ReusedRows, keys_to_bytes
 from nightjar.inference.predictors import Scorer, StreamingScorer
-from nightjar.inference.records import (
-    NO_USAGE,
-    Crumb,
-    Event,
-    Failed,
-    Part,
-    Receipt,
-    RowFailure,
-    Shard,
-    Spent,
-    Started,
-    Usage,
-    replay_command,
-)
+from nightjar.inference.records import Crumb, Event, Failed, Part, Receipt, RowFailure, Shard, Started, replay_command
 from nightjar.inference.scoring.assignment import Assignment, OpenedModels, WorkerSpec, loaded_models, open_scorers
 from nightjar.inference.scoring.attempts import IDLE, JoinedPieces, Running, Worker
 from nightjar.inference.scoring.known_rows import KnownRows, earlier_rows
@@ -51,6 +38,7 @@ from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.scored_rows import ScoredRows, keys_of
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.usage import NO_USAGE, Spent, Usage
 from nightjar.inference.witness import audit as witness
 
 SWITCH_S = 0.0005

@@ -28,8 +28,9 @@ from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, read_verified
 from nightjar.inference.output.rowindex import NightIndex
 from nightjar.inference.predictors.adapter import frameworks
-from nightjar.inference.records import NO_USAGE, Counts, Seen, Usage
+from nightjar.inference.records import Counts, Seen
 from nightjar.inference.storage.protocol import Storage, join
+from nightjar.inference.usage import NO_USAGE, Usage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import GateResult
 from nightjar.inference.validation.rescore import Rescored

@@ -18,7 +18,8 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
-from nightjar.inference.scoring.microbatches import Ahead, Cuts, score_models
+from nightjar.inference.scoring.broken_batches import Cuts
+from nightjar.inference.scoring.microbatches import Ahead, score_models
 from nightjar.inference.scoring.neighbours import NOISE, Sample, Unfit, dependences
 from nightjar.inference.scoring.prepared_batches import Batch, Preparer, ScoreRows
 from nightjar.inference.scoring.scored_rows import ScoredRows

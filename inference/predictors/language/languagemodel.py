@@ -19,7 +19,7 @@ from nightjar.inference.predictors.adapter import Adapter
 from nightjar.inference.predictors.arrays import is_missing
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.language.answers import CHAT, COMPLETIONS, EMBEDDINGS, Reader, check_schema
-from nightjar.inference.records import Usage
+from nightjar.inference.usage import Usage
 
 _MESSAGE = {
     "type": "object",

@@ -25,7 +25,7 @@ from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
 from nightjar.inference.predictors.scorer import Scorer, normalise
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.records import NO_USAGE, Usage
+from nightjar.inference.usage import NO_USAGE, Usage
 
 _LOOK_S = 0.5
 """Seconds between two looks whether rows of a batch were done."""

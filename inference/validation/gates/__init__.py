@@ -16,7 +16,8 @@ from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.records import NO_USAGE, Counts, Usage
+from nightjar.inference.records import Counts
+from nightjar.inference.usage import NO_USAGE, Usage
 
 if TYPE_CHECKING:
     from nightjar.inference.validation.rescore import Rescored

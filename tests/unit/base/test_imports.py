@@ -84,6 +84,7 @@ ORDER = {
         "arrow_types",
         "tensors",
         "records",
+        "usage",
         "jsonform",
         "errors",
         "messages",

@@ -11,7 +11,8 @@ import steps as run
 from nightjar.inference.ledger.holders import Holder
 from nightjar.inference.ledger.lines import Closed, Doing, Line, Opened, Planned, Revoked, Split
 from nightjar.inference.ledger.progress import Progress, TokenRates, lowest
-from nightjar.inference.records import NO_COUNTS, Counts, Failed, Receipt, Usage
+from nightjar.inference.records import NO_COUNTS, Counts, Failed, Receipt
+from nightjar.inference.usage import Usage
 from support import Lake
 
 PLANNED = Planned(

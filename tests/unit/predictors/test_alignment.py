@@ -14,7 +14,8 @@ import pytest
 from nightjar.inference.errors import BatchesBroken, IndexInvalid, LengthInvalid
 from nightjar.inference.predictors.scorer import RowsRaised, aligned, normalise
 from nightjar.inference.scoring.assignment import BatchSize
-from nightjar.inference.scoring.microbatches import Cuts, drained
+from nightjar.inference.scoring.broken_batches import Cuts
+from nightjar.inference.scoring.microbatches import drained
 from nightjar.inference.scoring.prepared_batches import part
 from predicting import score_table
 

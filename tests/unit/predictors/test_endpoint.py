@@ -24,7 +24,7 @@ from nightjar.inference.messages import HIDDEN, clip
 from nightjar.inference.predictors import check_keys
 from nightjar.inference.predictors.language.languagemodel import TokenPrices, prices_of
 from nightjar.inference.predictors.language.requests import Answered
-from nightjar.inference.records import Usage
+from nightjar.inference.usage import Usage
 from support import is_true, wait_until
 
 product = lazily("nightjar.inference.predictors.language.openai")

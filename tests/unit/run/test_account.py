@@ -19,12 +19,13 @@ from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.output.revisions import Revision
-from nightjar.inference.records import Failed, Spent, Started
+from nightjar.inference.records import Failed, Started
 from nightjar.inference.run.account import Account, account_of, keep, kept
 from nightjar.inference.run.failures import Underway
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import join
+from nightjar.inference.usage import Spent
 from support import Lake
 
 

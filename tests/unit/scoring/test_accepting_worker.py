@@ -19,11 +19,12 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.predictors import Preprocessor, StreamingScorer
 from nightjar.inference.process import this_worker
-from nightjar.inference.records import NO_USAGE, Crumb, Event, Failed, Receipt, Started, Usage
+from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.prepared_batches import PACKED, Parcel
 from nightjar.inference.scoring.staged import AcceptingWorker
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.usage import NO_USAGE, Usage
 from support import Lake, OneStep
 
 torch = lazily("torch")

@@ -20,7 +20,7 @@ from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.ledger.remarks import FEW_CUTS, cut_batches
 from nightjar.inference.records import Counts, Failed, Receipt
 from nightjar.inference.scoring.assignment import Assignment, BatchSize
-from nightjar.inference.scoring.microbatches import ALLOWED, Cuts
+from nightjar.inference.scoring.broken_batches import ALLOWED, Cuts
 from nightjar.inference.scoring.preflight import Loaded, preflight_steps, samples
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.worker import ShardWorker

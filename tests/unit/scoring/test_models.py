@@ -22,7 +22,8 @@ from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, RowFailure, Started
 from nightjar.inference.run.failures import Underway
 from nightjar.inference.scoring.assignment import Assignment, BatchSize, LoadedModel
-from nightjar.inference.scoring.microbatches import Ahead, Cuts, drained, score_models
+from nightjar.inference.scoring.broken_batches import Cuts
+from nightjar.inference.scoring.microbatches import Ahead, drained, score_models
 from nightjar.inference.scoring.prepared_batches import Preparer, PreparingThread
 from nightjar.inference.scoring.suspects import Attempt, Rows, next_attempt
 from nightjar.inference.scoring.worker import ShardWorker

@@ -30,7 +30,7 @@ from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import read_metrics
 from nightjar.inference.process import host_of, this_worker
-from nightjar.inference.records import Crumb, Event, Failed, Receipt, Seen, Shard, Started, Usage
+from nightjar.inference.records import Crumb, Event, Failed, Receipt, Seen, Shard, Started
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring import worker as working
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers
@@ -41,6 +41,7 @@ from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.usage import Usage
 from nightjar.inference.witness import audit as witness
 from nightjar.inference.witness.seen import PER_FOLDER
 from support import Lake, OneStep, wait_until

@@ -11,9 +11,10 @@ from nightjar.inference.jsonform import to_json
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
-from nightjar.inference.records import NO_USAGE, Counts, Usage, replay_command
+from nightjar.inference.records import Counts, replay_command
 from nightjar.inference.run.publishing import collected
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.usage import NO_USAGE, Usage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.gates import Baseline, Evidence, Found, Offender
 from support import Lake

@@ -24,7 +24,7 @@ from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.records import NO_USAGE, Usage
+from nightjar.inference.usage import NO_USAGE, Usage
 from nightjar.inference.validation.gates import (
     Evidence,
     Found,

@@ -30,8 +30,9 @@ from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.output.revisions import RevisionFile, newest_revision, planned_by, revision_in
-from nightjar.inference.records import Counts, Failed, Seen, Usage
+from nightjar.inference.records import Counts, Failed, Seen
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.usage import Usage
 from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.evidence import validated
 from nightjar.inference.validation.gates import GateResult, Offender
