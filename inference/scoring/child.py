@@ -22,16 +22,12 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-import psutil
-
 from nightjar.inference.errors import NightjarError
-from nightjar.inference.ledger.holders import has_ended
 from nightjar.inference.messages import clip
 
 _GRACE_S = 10.0
 """The most seconds for what the user's code does when the process ends, and for threads that it left."""
 
-_MOMENT_S = 0.02
 _LOOK_S = 0.2
 """Seconds between checks that the process is alive; processes that it forked keep its end of the pipe open."""
 
@@ -93,7 +89,7 @@ class Child:
         with _no_program(), error:
             self._process.start()
         assert self._process.pid is not None
-        self._seen, self._ended = psutil.Process(self._process.pid), False
+        self._pid, self._ended = self._process.pid, False
         answer.close()
 
     def __enter__(self) -> Child:
@@ -113,7 +109,7 @@ class Child:
         self._process.kill()
         # No group: the process had not made one yet. Not permitted: macOS's answer for a group without live processes.
         with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._seen.pid, signal.SIGKILL)
+            os.killpg(self._pid, signal.SIGKILL)
         # Only after the kill, because the pid of a process that was waited for may be given to another process.
         self._process.join()
         self._ended = True
@@ -149,7 +145,7 @@ class Child:
     def _next(self, patience_s: float | None) -> Any:
         began = time.monotonic()
         while not self._answers.poll(_LOOK_S):
-            if has_ended(self._seen) and not self._answers.poll():
+            if self._process.exitcode is not None and not self._answers.poll():
                 raise self._lost()
             if patience_s is not None and time.monotonic() - began > patience_s:
                 raise TimeoutError
@@ -168,9 +164,7 @@ class Child:
 
     def wait(self) -> None:
         """Wait for the process to end by itself, as long as its exit handlers may take."""
-        until = time.monotonic() + _GRACE_S
-        while not has_ended(self._seen) and time.monotonic() < until:
-            time.sleep(_MOMENT_S)
+        self._process.join(_GRACE_S)
 
 
 _starting = threading.Lock()

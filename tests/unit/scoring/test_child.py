@@ -17,7 +17,7 @@ import psutil
 import pytest
 
 from nightjar.inference.ledger.holders import has_ended
-from nightjar.inference.scoring.child import Child, WorkLost
+from nightjar.inference.scoring.child import FORKS, Child, WorkLost
 
 WAITS = """
 from test_child import forks_and_hangs
@@ -84,6 +84,20 @@ def test_a_script_is_not_run_again_for_a_work(tmp_path: Path) -> None:
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "begun\ndone\n"), ended.stderr
+
+
+def test_a_work_that_has_ended_before_it_is_asked_for_has_answered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a busy machine a short work is over before the process that began it goes on."""
+    start = FORKS.Process.start
+
+    def start_late(process: multiprocessing.process.BaseProcess) -> None:
+        start(process)
+        assert process.pid is not None
+        ends(process.pid)
+
+    monkeypatch.setattr(FORKS.Process, "start", start_late)
+    with Child(ends_well) as child:
+        assert list(child.answers(10)) == ["done"]
 
 
 def test_a_work_that_dies_is_missed_at_once_and_what_it_forked_ends() -> None:
