@@ -205,12 +205,17 @@ class RunReport:
                 message = f"{uri}: cannot be read: {clip(str(error))}"
                 yield Incident("not read", "", message, "", file="", row=None, attempt=None, shard=shard)
                 continue
+            # The part may be that of an earlier run, whose command is in it.
+            found = self.plan.shard(shard)
+            assert found is not None
             for row in rows.to_pylist():
+                about = self.request.job_path, self.request.words
+                where = row["_file"], row["_row"], row.get(MODEL) or ""
                 yield Incident(
                     cause=row["error"],
                     what_was_done="quarantined",
                     message=row["message"],
-                    replay=row["replay"],
+                    replay=replay_command(*about, found, *where),
                     file=row["_file"],
                     row=row["_row"],
                     attempt=None,
@@ -224,7 +229,7 @@ class RunReport:
     def _rows(self, uri: str) -> pa.Table:
         with pq.ParquetFile(self.storage.open(uri)) as file:
             several = [MODEL] if MODEL in file.schema_arrow.names else []
-            return file.read(columns=["_file", "_row", *several, "error", "message", "replay"], use_threads=False)
+            return file.read(columns=["_file", "_row", *several, "error", "message"], use_threads=False)
 
 
 def _shard_line(line: dict[str, Any], failures: Sequence[Failed], printed: Sequence[str]) -> ShardLine:

@@ -43,6 +43,10 @@ class Asked(Section):
         """The columns of the parts that the check names, each with the check's key that names it."""
         return []
 
+    def measured_columns(self) -> list[str]:
+        """The columns of which the check judges figures that each part has. They are part of what scores a shard."""
+        return []
+
 
 class Approval(Section):
     """How long a person has who is asked. deadline_h: hours, after which no answer counts as a no."""
@@ -68,6 +72,9 @@ class ColumnCheck(Asked):
 
     def written_columns(self) -> list[tuple[str, str]]:
         return [("column", self.column)]
+
+    def measured_columns(self) -> list[str]:
+        return [self.column]
 
 
 def _check_order(low: float | None, high: float | None) -> None:

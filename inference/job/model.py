@@ -13,7 +13,7 @@ import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
 from nightjar.inference.arrow_types import not_told_apart
-from nightjar.inference.job.checks import AnswersCheck, Approval, CallCheck, Check, ColumnCheck, DriftCheck, MetricCheck
+from nightjar.inference.job.checks import AnswersCheck, Approval, CallCheck, Check, DriftCheck, MetricCheck
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
 from nightjar.inference.job.label_sections import Accumulators, Evaluating, LateLabels
@@ -277,8 +277,8 @@ class Job(Section):
 
     @property
     def checked_columns(self) -> tuple[str, ...]:
-        """The columns that have checks, each once."""
-        return tuple({check.column: None for check in self.checks if isinstance(check, ColumnCheck)})
+        """The columns of which checks judge figures, each once."""
+        return tuple(dict.fromkeys(chain.from_iterable(check.measured_columns() for check in self.checks)))
 
     @property
     def slicing(self) -> tuple[str, ...]:

@@ -57,7 +57,8 @@ def parsed(text: str) -> str | None:
     """The logical time that somebody wrote, as this module writes it; None if the text is none."""
     with suppress(ValueError):
         moment = moment_of(text)
-        return text if is_day(text) else instant(moment)
+        if dt.MINYEAR < moment.year < dt.MAXYEAR:  # else there is no day before, or none after
+            return text if is_day(text) else instant(moment)
     return None
 
 

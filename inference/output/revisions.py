@@ -249,9 +249,8 @@ def _left_of(source: Revision) -> Iterator[Receipt]:
         yield from source.ledger.receipts(source.state)
 
 
-def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
+def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> None:
     """Delete the parts of this epoch and older that no committed receipt of the plan names, and what lies beside them.
-    Returns the number of these files.
 
     Only a published revision is swept, because before that another plan may need a part that this one does not. Parts
     of a newer epoch are left alone, because their receipts may be on the way. Unfinished parts of killed writers are
@@ -269,7 +268,6 @@ def sweep(writer: LedgerWriter, uri: str, plan: Plan) -> int:
     dead |= {leftover for leftover, part in begun.items() if _is_older(part, writer.epoch)}
     if dead:
         storage.delete(sorted(dead))
-    return len(dead)
 
 
 def _is_older(part: str, epoch: int) -> bool:

@@ -164,6 +164,9 @@ class ReusedRows:
     rows: tuple[int, ...]
     """How many there are, for each model of the job."""
 
+    prefixes: tuple[str, ...]
+    """Of the names that the model's outputs have in that revision, for each model of the job; '' if there are none."""
+
     parts: IndexFile
     """The list of its parts."""
 

@@ -35,6 +35,7 @@ from nightjar.inference.predictors.adapter import adapter_of, naming
 from nightjar.inference.records import Piece, Seen
 from nightjar.inference.run.request import RunRequest, check_same_run
 from nightjar.inference.scoring.preflight import Loaded
+from nightjar.inference.scoring.rowkeys import has_key
 from nightjar.inference.storage.protocol import Storage, is_local, join
 from nightjar.inference.validation.gates.rules import check_label_and_gates
 from nightjar.inference.witness.seen import UNSURE, sentences
@@ -105,6 +106,7 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
         )
     for each in model_jobs(job):
         features = model_columns(each, schema)
+        _check_reusable(job, [schema.field(name) for name in features])
         if each.preprocess is None:
             with naming(each):
                 adapter_of(each).check_columns(each, pa.schema([schema.field(name) for name in features]))
@@ -116,6 +118,16 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
         except (pa.ArrowNotImplementedError, OSError):
             raise JobError(f"carry: {name!r} is {schema.field(name).type}, which a Parquet file cannot hold") from None
     check_label_and_gates(job, schema)
+
+
+def _check_reusable(job: Job, features: Sequence[pa.Field]) -> None:
+    """Check that rows of these columns have keys, if the job reuses rows."""
+    for field in features if job.reuse == "rows" else ():
+        if not has_key(field.type):
+            raise JobError(
+                f"reuse: rows of {field.name!r}, which is {field.type}, cannot be compared with those of earlier "
+                "nights; convert the column, or write reuse: shards"
+            )
 
 
 def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:

@@ -231,6 +231,8 @@ def _which(
     day, meant = given_time(date, "--date") if date else None, date_named(run_id or "")
     if meant and not is_day(meant) and isinstance(times, Days):
         meant = None  # any name will do for a run of a day
+    if run_id is not None and meant is not None:
+        run_id = parsed(run_id) or run_id  # an instant has one text
     if day and meant and day != meant:
         raise JobError(
             f"--run-id {run_id}: that is the name of another night than --date {day}; leave out one of the two"

@@ -162,7 +162,7 @@ def plan_in(
         line = replace(writer.state.planned, limit=limit, again=())
         writer.append([_counted(line, writer, wanted, request.job)])
     if source is not None:
-        revs.adopt(writer, uri, made, source.revision, source.plan, states_beside=request.job.states_beside)
+        revs.adopt(writer, uri, wanted, source.revision, source.plan, states_beside=request.job.states_beside)
     return wanted
 
 

@@ -147,7 +147,7 @@ def _source(revision: revs.Revision) -> Source | None:
 
 def rows_from(request: RunRequest, state: State, fingerprint: str, schema: pa.Schema, nights: EarlierNights) -> str:
     """The revision from which outputs of rows are taken, as `Revision.name`; '' for none: the one of this run that
-    readers see, or else the newest earlier night, with an index of what one of the models makes of rows.
+    readers see, or else the newest earlier night, that has rows in an index of one of the models.
 
     It is chosen with the first plan that has this fingerprint, and then stays. schema: all columns of the input.
     """
@@ -157,7 +157,7 @@ def rows_from(request: RunRequest, state: State, fingerprint: str, schema: pa.Sc
         return ""
     wanted = row_identities(request.job, request.scoring, schema).values()
     for run, manifest in chain(nights.own(), nights.manifests()):
-        if manifest.index is not None and any(map(manifest.index.of, wanted)):
+        if manifest.index is not None and manifest.index.rows and any(map(manifest.index.of, wanted)):
             return f"{run}/r{manifest.revision}"
     return ""
 

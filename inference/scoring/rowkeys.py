@@ -23,8 +23,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.types as is_
 
-from nightjar.inference.arrow_types import is_list, is_text
-from nightjar.inference.metrics.columns import plain
+from nightjar.inference.arrow_types import holds_list_view, is_list, is_text
+from nightjar.inference.metrics.columns import plain, plain_type
 
 Words = npt.NDArray[np.uint64]
 
@@ -32,7 +32,10 @@ Keys = npt.NDArray[np.uint64]
 """One key per row, of shape (rows, 2)."""
 
 _BLOCK = 1 << 13
-"""Rows that are hashed at a time, so that the sums stay in the processor's cache."""
+"""The most rows that are hashed at a time, so that the sums stay in the processor's cache."""
+
+_BLOCK_BYTES = 1 << 30
+"""The most bytes of one column that are hashed at a time: Arrow's offsets of 32 bits address twice as many."""
 
 _LANES = 4
 _LOW = np.uint64(0xFFFFFFFF)
@@ -44,12 +47,32 @@ def row_keys(table: pa.Table, secret: bytes) -> Keys:
     columns = [plain(each).combine_chunks() if _is_number(each.type) else each for each in table.columns]
     keys = np.empty((table.num_rows, 2), np.uint64)
     room = np.empty((3, _LANES, min(_BLOCK, table.num_rows)), np.uint64)
-    for low in range(0, table.num_rows, _BLOCK):
-        block = keys[low : low + _BLOCK]
-        words = _all_words([_alone(column.slice(low, _BLOCK)) for column in columns], secret)
-        upper = _sums(words, secret, *room[:, :, : len(block)]) >> _32
-        np.bitwise_or(upper[::2] << _32, upper[1::2], out=block.T)
+    for low, high in _blocks(columns, table.num_rows):
+        words = _all_words([_alone(column.slice(low, high - low)) for column in columns], secret)
+        upper = _sums(words, secret, *room[:, :, : high - low]) >> _32
+        np.bitwise_or(upper[::2] << _32, upper[1::2], out=keys[low:high].T)
     return keys
+
+
+def has_key(kind: pa.DataType) -> bool:
+    """Whether values of a type have a key."""
+    kind = plain_type(kind)
+    if is_.is_struct(kind) or is_.is_map(kind) or (is_list(kind) and not holds_list_view(kind)):
+        return all(has_key(kind.field(at).type) for at in range(kind.num_fields))
+    simple = is_.is_null(kind) or is_.is_boolean(kind) or is_.is_decimal(kind)
+    return bool(simple or _is_number(kind) or is_text(kind) or _is_binary(kind))
+
+
+def _blocks(columns: list[pa.Array | pa.ChunkedArray], rows: int) -> Iterator[tuple[int, int]]:
+    """The rows of each block, (first, last + 1): so few that their values have room in one array."""
+    chunked = [column for column in columns if isinstance(column, pa.ChunkedArray)]
+    low = 0
+    while low < rows:
+        size = min(_BLOCK, rows - low)
+        while size > 1 and any(column.slice(low, size).nbytes > _BLOCK_BYTES for column in chunked):
+            size //= 2
+        yield low, low + size
+        low += size
 
 
 def _alone(block: pa.Array | pa.ChunkedArray) -> pa.Array:
@@ -116,10 +139,14 @@ def _words(column: pa.Array, secret: bytes) -> Iterator[Words]:
         yield from _of_bytes(column.view(pa.binary(kind.byte_width)).cast(pa.large_binary()), secret)
     elif is_text(kind):
         yield from _of_bytes(column.cast(pa.large_string()).cast(pa.large_binary()), secret)
-    elif is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind):
+    elif _is_binary(kind):
         yield from _of_bytes(column.cast(pa.large_binary()), secret)
     else:
         raise TypeError(f"rows with values of the type {kind} have no key")
+
+
+def _is_binary(kind: pa.DataType) -> bool:
+    return bool(is_.is_binary(kind) or is_.is_large_binary(kind) or is_.is_fixed_size_binary(kind))
 
 
 def _is_number(kind: pa.DataType) -> bool:

@@ -103,7 +103,9 @@ class Assembly:
         taken = [int((each.part != NOWHERE).sum()) for each in self.keys]
         if reuse is None or reuse.index is None or not any(taken):
             return {}
-        return {REUSED_KEY: to_bytes(ReusedRows(reuse.source, tuple(taken), reuse.index.parts))}
+        earlier = [reuse.index.of(reuse.identities[model.name]) for model in self.spec.job.models]
+        prefixes = tuple(each.prefix if each else "" for each in earlier)
+        return {REUSED_KEY: to_bytes(ReusedRows(reuse.source, tuple(taken), prefixes, reuse.index.parts))}
 
     def metrics(self) -> Metrics:
         """The states of the rows that are written."""

@@ -82,7 +82,7 @@ class BlockKeys:
         keys = keys_from_bytes(read_sidecar(storage, revision, keys_name(part.name), part.footer[KEYS_KEY]))
         if not line["adopted_from"] and REUSED_KEY in part.footer:
             said = of_bytes(ReusedRows, part.footer[REUSED_KEY])
-            prove_reused(storage, self._job, part, keys, said.source, self._list_of_parts(storage, said))
+            prove_reused(storage, self._job, part, keys, said, self._list_of_parts(storage, said))
         for found, each in zip(self._found, keys, strict=True):
             found.append(_entries(each, place))
 
@@ -198,32 +198,34 @@ def row_seconds(table: pa.Table) -> float:
 
 
 def prove_reused(
-    storage: Storage, job: Job, part: DataPart, keys: Sequence[RowKeys], source: str, parts: PartsList
+    storage: Storage, job: Job, part: DataPart, keys: Sequence[RowKeys], said: ReusedRows, parts: PartsList
 ) -> None:
     """Prove that each value that was taken from an earlier night equals the value in the part that it was taken from.
 
-    source: that revision, as `Revision.name`. parts: of it.
+    said: of the part. parts: of the earlier night.
 
     Raises:
         AuditFailed: One does not, or that part is not as it was.
         Missing: That part was removed.
     """
-    folder, table = uri_named(job.output.uri, source), part.table()
+    folder, table = uri_named(job.output.uri, said.source), part.table()
     for place in np.unique(np.concatenate([each.part for each in keys])).tolist():
         if place == NOWHERE:
             continue
         shard, earlier = parts.part(place)
         data = read_data(storage, folder, earlier, shard)
-        for model, each in zip(job.models, keys, strict=True):
-            names = [f"{model.prefix}{name}" for name in model.outputs]
+        for model, each, prefix in zip(job.models, keys, said.prefixes, strict=True):
             rows = np.flatnonzero(each.part == place)
-            before = data.table(names).take(each.row[rows])
-            for name in names:
-                differs, _ = differences(before[name], table[name].take(rows), 0.0)
+            if not rows.size:
+                continue
+            before = data.table([f"{prefix}{name}" for name in model.outputs]).take(each.row[rows])
+            for name, taken in zip(model.outputs, before.columns, strict=True):
+                written = f"{model.prefix}{name}"
+                differs, _ = differences(taken, table[written].take(rows), 0.0)
                 if differs.any():
                     at = rows[int(differs.argmax())]
                     file, row = (table[column][int(at)].as_py() for column in LINEAGE)
                     raise AuditFailed(
-                        f"row {row} of {file}: {name!r} is not what {source} has, from which it was taken: "
-                        f"{clip(repr(before[name][int(differs.argmax())].as_py()))}"
+                        f"row {row} of {file}: {written!r} is not what {said.source} has, from which it was taken: "
+                        f"{clip(repr(taken[int(differs.argmax())].as_py()))}"
                     )

@@ -16,7 +16,7 @@ from support import Lake
 
 ANSWERS = {"uses": "openai", "served_model": "m", "prompt": "upper: {name}", "outputs": {"score": "string"}}
 EXAMPLES: dict[str, dict[str, Any]] = {
-    "column": {"column": "score", "min": 0, "max": 1, "nulls": 0, "finite": True},
+    "column": {"column": "id", "min": 0, "max": 1, "nulls": 0, "finite": True},
     "metric": {"metric": "rmse", "max": 1},
     "drift": {"drift": "score"},
     "rows": {"rows": {"min": 0, "against": "last", "change": 0.5}},
@@ -25,7 +25,9 @@ EXAMPLES: dict[str, dict[str, Any]] = {
     "call": {"call": "model:fine"},
     "unique": {"unique": "id"},
 }
-"""Kind of check → a check with each limit that the kind has."""
+"""Kind of check → a check with each limit that the kind has, on a carried column if it takes one: nothing else asks
+that such a column is measured.
+"""
 
 
 @pytest.mark.parametrize("kind", CHECKS)
@@ -48,3 +50,5 @@ def test_each_gate_judges_a_night_with_rows_and_one_without(tmp_path: Path, kind
                 found = error.gates
             assert len(found) == len(gates) > 3
             assert all(gate.observed and gate.sentence for gate in found)
+            if where == "x < 20":
+                assert "not measured" not in [gate.observed for gate in found]

@@ -34,8 +34,6 @@ from writers import (
     run_steps_with,
 )
 
-pytestmark = pytest.mark.chaos
-
 HALVES = '''
 def score(batch):
     """Half of x: every score that was twice x is another."""

@@ -21,7 +21,7 @@ from nightjar.inference.errors import ShardsFailed
 from nightjar.inference.storage.lake import LakeStorage
 from support import HANGS_AT_A_ROW, ONCE, Lake
 
-pytestmark = [pytest.mark.system, pytest.mark.chaos]
+pytestmark = pytest.mark.system
 
 KILLERS = """
 import os, signal

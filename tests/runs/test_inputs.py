@@ -397,6 +397,7 @@ def score(batch):
 MB = 1 << 20
 
 
+@pytest.mark.system
 def test_a_row_of_50_megabytes_is_a_row(lake: Lake) -> None:
     """Scored and carried if it can be, quarantined whole if not; ledger, tables and messages stay small."""
     texts = ["a", "b" * (50 * MB), "bad" + "c" * (50 * MB), "d"]
@@ -441,7 +442,6 @@ def long_texts(lake: Lake, form: str) -> pa.Array:
     return texts
 
 
-@pytest.mark.perf
 @pytest.mark.long
 @pytest.mark.parametrize("form", ["plain", "in lists"])
 def test_more_text_in_a_column_chunk_than_32_bits_address(lake: Lake, form: str) -> None:

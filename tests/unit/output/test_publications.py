@@ -332,11 +332,12 @@ def test_the_sweep_deletes_what_no_receipt_names_and_nothing_newer_or_foreign(ou
         rows_quarantined=1,
     )
     second = Receipt(shard.id, 2, 2, "w", part("data", 2, "c" * 8), None, 0, 0, rows_in=10, rows_out=10)
-    stray = [part("data", 1, "d" * 8), part("quarantine", 2, "e" * 8)]
+    part("data", 1, "d" * 8)
+    part("quarantine", 2, "e" * 8)
     newer = part("data", 3, "f" * 8)
     Path(uri, "data", "notes.txt").write_text("mine")
     writer.append([first, second])
-    assert revs.sweep(writer, uri, Plan.of([shard])) == 1 + len(stray)
+    revs.sweep(writer, uri, Plan.of([shard]))
     left = sorted(str(path.relative_to(uri)) for kind in ("data", "quarantine") for path in Path(uri, kind).iterdir())
     assert first.data is not None
     assert first.quarantine is not None
@@ -357,8 +358,9 @@ def test_the_sweep_deletes_what_killed_writers_left_of_parts_and_nothing_newer(o
         return left
 
     newer = [begun("data", 3), begun("quarantine", 3)]
-    older = [begun("data", 1), begun("data", 2), begun("quarantine", 1)]
-    assert revs.sweep(writer, uri, Plan.of([shard])) == len(older)
+    for kind, epoch in (("data", 1), ("data", 2), ("quarantine", 1)):
+        begun(kind, epoch)
+    revs.sweep(writer, uri, Plan.of([shard]))
     assert sorted(path for kind in ("data", "quarantine") for path in Path(uri, kind).iterdir()) == newer
     writer.stop(release=True)
 

@@ -376,6 +376,7 @@ def test_a_first_run_its_page_and_the_same_command_again(counted: Steps) -> None
         assert not [what for what in AGAIN[step] if what.endswith(("ledger", "input", "plan", "part"))]
 
 
+@pytest.mark.system
 def test_a_run_that_is_continued(counted: Steps) -> None:
     counted.run()
     counted.leave_begun("second", next(iter(counted.lake.planned().ids())))
@@ -447,6 +448,7 @@ def test_the_model_is_read_once(counted: Steps, opened: Callable[[str], int]) ->
     assert (counted.lake.published()["score"] == counted.lake.published()["id"] * 2).all()
 
 
+@pytest.mark.system
 def test_a_large_model_is_hashed_once_by_the_driver_and_once_per_node(
     counted: Steps, opened: Callable[[str], int], monkeypatch: pytest.MonkeyPatch
 ) -> None:

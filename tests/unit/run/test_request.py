@@ -208,6 +208,7 @@ def test_a_run_is_of_the_last_instant_at_which_it_was_due(lake: Lake) -> None:
     assert request.job.input.uri == f"{lake.folder}/data/2026/11/19/05/"
     assert request.run_uri == f"{lake.folder}/out/2026-11-19/runs/2026-11-19T05"
     assert request.again == ["--run-id", "2026-11-19T05"]
+    assert lake.request(run_id="2026-11-19T0500", date=None).run_id == "2026-11-19T05", "an instant has one text"
     limited = make_request(lake.job_path, moment=moment, limit=5, scores=False)
     assert limited.run_id == "2026-11-19T05-limit-5"
     record_run(limited)

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.scoring import rowkeys
-from nightjar.inference.scoring.rowkeys import row_keys
+from nightjar.inference.scoring.rowkeys import has_key, row_keys
 
 SECRET = b"sixteen bytes !!"
 
@@ -90,3 +90,33 @@ def test_a_million_rows_have_a_million_keys() -> None:
 
 def test_no_rows_and_no_columns_have_keys_too() -> None:
     assert row_keys(pa.table({"x": pa.array([], pa.int64())}), SECRET).shape == (0, 2)
+
+
+@pytest.mark.parametrize("name", VALUES)
+def test_a_type_whose_values_have_keys_says_so(name: str) -> None:
+    assert has_key(column(name).type)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.month_day_nano_interval(),
+        pa.list_view(pa.int32()),
+        pa.list_(pa.list_view(pa.int32())),
+        pa.run_end_encoded(pa.int32(), pa.string()),
+        pa.struct([("a", pa.run_end_encoded(pa.int32(), pa.string()))]),
+        pa.dense_union([pa.field("a", pa.int32())]),
+    ],
+    ids=str,
+)
+def test_a_type_whose_values_have_none_says_so(kind: pa.DataType) -> None:
+    assert not has_key(kind)
+
+
+@pytest.mark.long
+def test_values_that_one_array_cannot_hold_have_keys() -> None:
+    """2,200 values of 1 MiB, in chunks of 100: together more than offsets of 32 bits address."""
+    values = [number.to_bytes(2, "big") + bytes((1 << 20) - 2) for number in range(100)]
+    chunks = [pa.array(values, pa.binary())] * 22
+    keys = row_keys(pa.table({"x": pa.chunked_array(chunks)}), SECRET)
+    assert distinct(keys) == 100 and (keys[:100] == keys[-100:]).all()

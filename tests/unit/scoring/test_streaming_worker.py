@@ -174,6 +174,7 @@ def slowly(asked: Asked) -> Reply:
     return upper(asked)
 
 
+@pytest.mark.system
 def test_nor_does_one_of_a_sample_that_is_scored_again(lake: Lake) -> None:
     with endpoint(slowly) as server:
         asking(lake, server.url, rows=8)
