@@ -43,6 +43,11 @@ settings.load_profile("untimed")
 
 _LEAST_FREE = pytest.StashKey[int]()
 
+SYSTEMS = {"browser", "cases", "chaos", "cluster", "flow", "perf"}
+"""Folders with tests of whole systems: Prefect, Ray, a browser, processes that are killed. They have the marker
+`system`, which tests of other folders have singly.
+"""
+
 TOGETHER = {
     # One Ray cluster in the process.
     "cluster": "ray",
@@ -80,6 +85,14 @@ TOGETHER = {
 """Folders and files whose tests stay in one process under `pytest -n`, because they share what takes long to start. A
 file comes before its folder. The tests of another file stay together, too.
 """
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests of whole systems, before pytest chooses by markers."""
+    for item in items:
+        if item.path.relative_to(Path(__file__).parent).parts[0] in SYSTEMS:
+            item.add_marker(pytest.mark.system)
 
 
 @pytest.hookimpl(optionalhook=True)

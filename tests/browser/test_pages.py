@@ -24,8 +24,6 @@ from playwright.sync_api import Page, TimeoutError, expect
 from service import Service, client, deployments, ended, service, start_run, state_of
 from support import FLIGHTS, Lake, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.browser, pytest.mark.flow]
-
 NIGHT = dt.date.today().replace(day=15).isoformat()
 """A day of the month that the date picker opens at."""
 

@@ -22,8 +22,6 @@ from nightjar.inference.errors import GateFailed, RunFailed
 from nightjar.inference.history.run_status import list_runs
 from support import Lake
 
-pytestmark = [pytest.mark.system, pytest.mark.browser]
-
 PAGES = ("good", "warned", "refused", "failed", "history")
 SECTIONS = ["verdict", "different", "gates", "metrics", "time", "shards", "quarantine", "origin"]
 SIZES: dict[str, dict[str, Any]] = {

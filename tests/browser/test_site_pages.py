@@ -21,8 +21,6 @@ from nightjar.inference.errors import Unanswered
 from nightjar.inference.process import environment
 from support import NIGHT, Lake
 
-pytestmark = [pytest.mark.system, pytest.mark.browser]
-
 
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:

@@ -42,15 +42,13 @@ CASES = Path(__file__).parent
 LARGEST = 20_000
 """How many bytes a case may have in this repository. Larger input is made by its `make.py`."""
 
-MARKS = {RAY: [pytest.mark.cluster, pytest.mark.system], LOCAL: []}
-
 
 def cases() -> list[Any]:
     """Each folder with each of its engines, as parameters of a test."""
     found = []
     for folder in sorted(path.parent for path in CASES.glob("*/right.yaml")):
         for engine in yaml.safe_load((folder / "right.yaml").read_text()).get("engines", [LOCAL, RAY]):
-            found.append(pytest.param(folder.name, engine, marks=MARKS[engine], id=f"{folder.name}-{engine}"))
+            found.append(pytest.param(folder.name, engine, id=f"{folder.name}-{engine}"))
     return found
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from chaos import chaos
 
-pytestmark = [pytest.mark.long, pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
+pytestmark = pytest.mark.long
 
 SECONDS, ROWS = 60.0, 20_000
 SEED = 25779

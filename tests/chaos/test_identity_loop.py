@@ -136,7 +136,6 @@ class Changing:
 
 
 @pytest.mark.long
-@pytest.mark.chaos
 @pytest.mark.usefixtures("ray_local")
 def test_readers_see_what_the_manifest_says_scored_it(lake: Lake) -> None:
     seed = int(os.environ.get("NIGHTJAR_SEED", random.randrange(1 << 32)))

@@ -13,8 +13,6 @@ from support import Lake
 from victim import Victim, committed
 from writers import assert_published_once, metrics_of
 
-pytestmark = [pytest.mark.system, pytest.mark.chaos, pytest.mark.flow]
-
 STOPS = '''
 import os
 import time

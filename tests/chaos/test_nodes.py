@@ -30,8 +30,6 @@ from support import FREED_S, GATE, Lake, is_true, permit, wait_until
 from victim import Victim, running
 from world import Node, World
 
-pytestmark = [pytest.mark.system, pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
-
 QUIET, NIGHT, LATER = "2026-01-01", "2026-01-02", "2026-01-03"
 SHARDS = 16
 DEADLINE_S = 5

@@ -153,7 +153,6 @@ class Nights:
 
 
 @pytest.mark.long
-@pytest.mark.chaos
 def test_readers_of_every_night_see_what_scored_it(lake: Lake) -> None:
     seed = int(os.environ.get("NIGHTJAR_SEED", random.randrange(1 << 32)))
     rounds = int(os.environ.get("NIGHTJAR_ROUNDS", ROUNDS))

@@ -17,8 +17,6 @@ from fleet import Fleet
 from support import GATE, Lake, permit, wait_until
 from world import Node
 
-pytestmark = [pytest.mark.system, pytest.mark.chaos, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
-
 NIGHT = "2026-01-01"
 ROWS, SHARDS = 16000, 16
 

@@ -8,12 +8,9 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
-@pytest.mark.system
 def test_the_benchmark_compares_nightjar_with_a_bare_loop_and_reports_both(tmp_path: Path) -> None:
     copy = shutil.copytree(BENCHMARKS, tmp_path / "benchmarks", ignore=shutil.ignore_patterns("results"))
     small = ["--rows", "64000", "--files", "4", "--repeat", "1", "--peers", "a,c"]

@@ -30,8 +30,6 @@ from s3 import SMALL, weed
 from service import OFTEN, deployments, ended, start_run
 from support import GATE, ROOT, Lake, data_files, permit, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
-
 COMPOSE = ROOT / "docker" / "compose.yaml"
 NIGHT = "2026-11-19"
 SECRETS = {

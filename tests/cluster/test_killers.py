@@ -19,7 +19,7 @@ from nightjar.inference.records import Failed, decode
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 KILLERS = '''
 import logging, os, signal

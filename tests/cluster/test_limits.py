@@ -25,7 +25,7 @@ from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.scoring.suspects import Attempt
 from support import HANGS_AT_A_ROW, ONCE, Lake, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 MADE_LATER = (
     ONCE

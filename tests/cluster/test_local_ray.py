@@ -18,8 +18,6 @@ import pytest
 from nightjar.flows.cluster.tasks import LOST
 from support import Lake, leaves_nothing, marked, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster]
-
 DRIVER = '''
 import os
 import sys

@@ -16,8 +16,6 @@ from nightjar.inference.job.file import load_job
 from nightjar.inference.scoring import memory
 from support import Lake, command
 
-pytestmark = [pytest.mark.cluster]
-
 MODEL = '''
 import os
 import numpy as np

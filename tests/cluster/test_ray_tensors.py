@@ -9,7 +9,7 @@ import pytest
 from nightjar.inference.engine import LOCAL, RAY
 from support import Lake
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 SAYS_SHAPES = """
 def score(batch):

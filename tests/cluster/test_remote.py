@@ -51,8 +51,6 @@ print("left")
 
 While it waits, nothing lies in the temporary folder, because a command that is killed would leave it there."""
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.s3, pytest.mark.flow]
-
 
 @pytest.fixture(scope="module")
 def doubled(fleet: Fleet) -> Lake:

@@ -11,7 +11,7 @@ from nightjar.inference.errors import RunFailed
 from rescoring import FIRST_TIME, in_two_steps, model, rescored
 from support import Lake
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 
 def test_a_sample_is_scored_again_in_another_process(lake: Lake) -> None:

@@ -13,7 +13,7 @@ from nightjar.inference.errors import ClusterError, Unanswered
 from nightjar.inference.run.approving import answer
 from support import Lake, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 TOLD = """
 import json
@@ -32,7 +32,6 @@ class Model:
 """
 
 
-@pytest.mark.system
 def test_each_process_gets_what_the_job_asks_for(lake: Lake) -> None:
     """In preflight, in the pool, and where shards are scored."""
     lake.write_model(TOLD)

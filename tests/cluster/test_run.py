@@ -14,7 +14,7 @@ from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import ShardsFailed
 from support import Lake
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 
 def test_every_row_is_published_once_and_by_both_engines_alike(lake: Lake) -> None:
@@ -96,7 +96,6 @@ def score(batch):
 """
 
 
-@pytest.mark.system
 def test_a_lake_of_odd_files_is_published_by_both_engines_alike(
     lake: Lake, tmp_path_factory: pytest.TempPathFactory
 ) -> None:

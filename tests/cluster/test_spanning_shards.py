@@ -10,7 +10,7 @@ from endpoints import Asked, Reply, endpoint, fault, upper
 from nightjar.inference.engine.ray.passes import BLOCKS_PER_ACTOR
 from support import Lake
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 SHARD = 5
 

@@ -9,7 +9,7 @@ import pytest
 
 from support import Lake
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 FLOAT = {"score": "float32"}
 

@@ -11,7 +11,7 @@ from nightjar.inference.errors import Held
 from support import Lake, run_steps
 from writers import BEFORE_RECEIPTS, SHORT_S, Writer, assert_published_once, published_parts
 
-pytestmark = [pytest.mark.system, pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 
 def test_a_writer_that_stalls_between_parts_and_receipts_is_replaced(lake: Lake) -> None:

@@ -22,7 +22,7 @@ from nightjar.inference.scoring.preflight import Loaded, preflight_steps, sample
 from nightjar.inference.scoring.worker import ShardWorker
 from support import Lake, wait_until
 
-pytestmark = [pytest.mark.cluster, pytest.mark.usefixtures("ray_local")]
+pytestmark = pytest.mark.usefixtures("ray_local")
 
 DIES = '''
 import os

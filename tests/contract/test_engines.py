@@ -31,7 +31,7 @@ from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
 from support import Lake
 
-TRIED = [LOCAL, pytest.param(RAY, marks=pytest.mark.cluster)]
+TRIED = [LOCAL, pytest.param(RAY, marks=pytest.mark.system)]
 
 FAILS = '''
 class Model:

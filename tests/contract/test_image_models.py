@@ -210,6 +210,7 @@ def test_looking_at_job_and_folder_imports_no_framework(folder: Path) -> None:
     assert {"torch", "transformers"} <= warmed[0]
 
 
+@pytest.mark.system
 def test_a_lake_of_images_is_classified(lake: Lake, folder: Path) -> None:
     """From files to what is published, as the job file says it."""
     for row, image in enumerate(PHOTOS):

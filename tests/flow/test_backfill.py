@@ -14,8 +14,6 @@ from forked import forked
 from outputs import aged
 from support import Lake, conforms, leaves_nothing, nightjar, wait_until
 
-pytestmark = pytest.mark.flow
-
 FIRST, LAST = "2026-11-01", "2026-11-06"
 NIGHTS = [f"2026-11-{day:02d}" for day in range(1, 7)]
 LATER = "2026-11-07"
@@ -32,7 +30,6 @@ def dated(folder: Path, **changes: object) -> Lake:
     return lake
 
 
-@pytest.mark.system
 def test_a_killed_backfill_is_continued(tmp_path: Path, api_env: dict[str, str]) -> None:
     """SIGKILL while a night in the middle is under way; published nights are skipped, and no night rewinds readers."""
     lake = dated(tmp_path)
@@ -107,7 +104,6 @@ def test_what_cannot_be_is_one_sentence(
     assert (done.returncode, message in done.stderr, "Traceback" in done.stderr) == (2, True, False), done.stderr
 
 
-@pytest.mark.system
 def test_nights_that_do_not_fit_the_cluster_are_one_sentence(tmp_path: Path, api_env: dict[str, str]) -> None:
     lake = dated(tmp_path, resources={"actors": 64})
     done = forked("backfill", lake.job_path, "--from", FIRST, "--to", LAST, env=api_env)

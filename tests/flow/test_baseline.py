@@ -5,13 +5,9 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-import pytest
-
 from commands import DATE
 from forked import HEAVY, forked, forked_call, forked_light
 from support import Lake, conforms
-
-pytestmark = pytest.mark.flow
 
 LOCAL = ("--engine", "local")
 

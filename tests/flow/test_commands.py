@@ -22,8 +22,6 @@ from nightjar.inference.history.replay import Replayed
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from support import Lake, command, conforms, nightjar
 
-pytestmark = pytest.mark.flow
-
 LOCAL = ("--engine", "local")
 
 

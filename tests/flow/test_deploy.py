@@ -13,8 +13,6 @@ from forked import forked
 from service import client, deployments
 from support import Lake, conforms
 
-pytestmark = pytest.mark.flow
-
 
 @pytest.fixture
 def jobs(tmp_path: Path, api_env: dict[str, str]) -> Path:

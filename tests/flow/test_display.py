@@ -26,8 +26,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 
-@pytest.mark.flow
-@pytest.mark.parametrize("which", ["eventful", pytest.param("eventful_on_ray", marks=pytest.mark.system)])
+@pytest.mark.parametrize("which", ["eventful", "eventful_on_ray"])
 def test_a_run_at_a_terminal_shows_where_it_is(which: str, request: pytest.FixtureRequest) -> None:
     """From the first second on a word for what is being done, up to the end. On a busy machine the display may look
     twice while such a small night is validated, or not once; without Ray also while its input is looked for.
@@ -49,7 +48,6 @@ def test_a_run_at_a_terminal_shows_where_it_is(which: str, request: pytest.Fixtu
     assert first == sorted(first)
 
 
-@pytest.mark.flow
 def test_a_run_at_a_terminal_shows_its_figures(eventful: Watched) -> None:
     """Shards done of all, rows a second, time left, failed attempts and quarantined rows, as they change."""
     shown = " ".join(eventful.frames)
@@ -61,7 +59,6 @@ def test_a_run_at_a_terminal_shows_its_figures(eventful: Watched) -> None:
     assert "1 quarantined" in shown
 
 
-@pytest.mark.flow
 def test_the_display_stays_within_the_terminal(eventful: Watched) -> None:
     """No line is longer than the terminal is wide: it would wrap, and the display would creep down the screen."""
     live = [line for frame in eventful.frames for line in frame.split("\n") if "shards" in line or "rows/s" in line]
@@ -69,7 +66,6 @@ def test_the_display_stays_within_the_terminal(eventful: Watched) -> None:
     assert max(map(len, live)) <= 100
 
 
-@pytest.mark.flow
 def test_the_display_makes_room_for_the_summary(eventful: Watched) -> None:
     """At the end the bar is erased and the cursor shown again; what stays is the summary."""
     last = eventful.written.rpartition("\x1b[?25h")[2]
@@ -80,7 +76,6 @@ def test_the_display_makes_room_for_the_summary(eventful: Watched) -> None:
     assert f"{eventful.lake.revision()}/quarantine" in last
 
 
-@pytest.mark.flow
 def test_a_failed_run_says_what_and_what_next(partial: Partial) -> None:
     """Exit 1; the sentence, how far it got without promising an end, and the commands to look and to repeat."""
     assert partial.ended.returncode == 1

@@ -22,8 +22,6 @@ from ports import quiet_ports
 from service import service
 from support import Lake, wait_until
 
-pytestmark = pytest.mark.flow
-
 NIGHTS = [f"2026-11-{day:02d}" for day in range(1, 20)]
 
 ELSEWHERE = {
@@ -132,7 +130,6 @@ GO_ON = {tuple(s.words): s for s in shown() if any(s.text.startswith(start) for 
 """Each once, as above."""
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("each", GO_ON.values(), ids=short)
 def test_what_goes_on_until_it_is_ended(place: Place, each: Shown, tmp_path: Path, own_home: Path) -> None:
     """It comes up, says so, and ends with Ctrl-C."""

@@ -28,8 +28,6 @@ from nightjar.flows.serving.site import place
 from service import Service, deployments, ended, service, start_run
 from support import GATE, NIGHT, Lake, command, nightjar, permit, signed_in, wait_until
 
-pytestmark = pytest.mark.flow
-
 ATTACK = """
 from pathlib import Path
 
@@ -95,7 +93,6 @@ def attempts(deployment: str, job: str) -> list[tuple[str, str, dict[str, Any]]]
     ]
 
 
-@pytest.mark.system
 @pytest.mark.parametrize("given", [None, ("nightjar", "guessed"), ("nightjar", "")])
 def test_a_stranger_can_neither_start_nor_change_nor_read(
     guarded: Guarded, tmp_path: Path, given: tuple[str, str] | None
@@ -118,7 +115,6 @@ def test_a_stranger_can_neither_start_nor_change_nor_read(
     assert not (tmp_path / "ran").exists()
 
 
-@pytest.mark.system
 def test_the_password_of_the_reports_does_not_open_the_api(guarded: Guarded) -> None:
     """It may be sent over a network in the clear."""
     answer = ask(
@@ -130,7 +126,6 @@ def test_the_password_of_the_reports_does_not_open_the_api(guarded: Guarded) -> 
     assert "guarded" in answer.text
 
 
-@pytest.mark.system
 def test_a_page_of_elsewhere_whose_name_leads_here_is_not_answered(guarded: Guarded) -> None:
     """Even with the password, which a browser does not give it."""
     for address, password in ((f"{guarded.url}/api/admin/version", "Pages"), (guarded.reports, "Reports")):
@@ -140,7 +135,6 @@ def test_a_page_of_elsewhere_whose_name_leads_here_is_not_answered(guarded: Guar
         assert ask("GET", address, headers={"Host": "localhost"}, auth=auth).status_code == 200
 
 
-@pytest.mark.system
 def test_a_page_of_elsewhere_may_not_read_an_answer(guarded: Guarded) -> None:
     """Nor send what a browser asks about first. Only the server's own pages may, under both of their names."""
     port = guarded.url.rpartition(":")[2]
@@ -157,7 +151,6 @@ def test_a_page_of_elsewhere_may_not_read_an_answer(guarded: Guarded) -> None:
             assert answer.headers.get("Access-Control-Allow-Origin") == (origin if may else None), (method, origin)
 
 
-@pytest.mark.system
 def test_only_this_user_may_read_the_password_and_the_database(guarded: Guarded) -> None:
     """Also the files that SQLite makes beside it."""
     files = [path for path in guarded.home.iterdir() if path.name.startswith(("prefect.db", "nightjar-"))]
@@ -169,7 +162,6 @@ def test_only_this_user_may_read_the_password_and_the_database(guarded: Guarded)
     }
 
 
-@pytest.mark.system
 def test_no_command_line_and_no_log_has_the_password(guarded: Guarded) -> None:
     """A command line can be read by everybody; a process's environment by this user alone."""
     lines = [" ".join(process.info["cmdline"] or ()) for process in psutil.process_iter(["cmdline"])]
@@ -180,7 +172,6 @@ def test_no_command_line_and_no_log_has_the_password(guarded: Guarded) -> None:
         assert password not in guarded.serving.log.read_text()
 
 
-@pytest.mark.system
 def test_a_job_that_is_not_served_is_refused(guarded: Guarded, tmp_path: Path) -> None:
     """Even of who signs in: neither its file nor its code is used. A job that is served runs, and reports."""
     other = Lake(tmp_path / "other")
@@ -228,8 +219,7 @@ def score(batch):
 """
 
 
-@pytest.mark.system
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.cluster)])
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_the_server_of_a_run_lets_only_the_run_in(tmp_path: Path, own_home: Path, engine: str) -> None:
     """Its own processes report to it: states, task runs, logs and artifacts are all there in the end."""
     lake = Lake(tmp_path / "own")

@@ -172,7 +172,6 @@ def hostile(tmp_path_factory: pytest.TempPathFactory, api_env: dict[str, str]) -
     return Hostile(lake, code, written, failed)
 
 
-@pytest.mark.flow
 def test_a_terminal_is_not_taken_over(hostile: Hostile) -> None:
     """Rich's own sequences are there, those of the names and errors are not."""
     assert hostile.exit_code == 0, hostile.written[-2000:]
@@ -182,8 +181,6 @@ def test_a_terminal_is_not_taken_over(hostile: Hostile) -> None:
     assert not obeyed(hostile.written)
 
 
-@pytest.mark.system
-@pytest.mark.flow
 def test_what_a_model_prints_through_ray_takes_nothing_over(eventful_on_ray: Watched) -> None:
     """Not the terminal of the run, and not that of who reads its log, which has it in one line with each escape."""
     assert eventful_on_ray.exit_code == 0, eventful_on_ray.written[-2000:]
@@ -200,7 +197,6 @@ def obeyed(written: str) -> list[str]:
     return [sequence for sequence in ("\x1b]0;", "\x1b[2J", "\x9b", "\x07") if sequence in written]
 
 
-@pytest.mark.flow
 def test_the_failed_run_names_the_file_visibly(hostile: Hostile) -> None:
     """On one line with its escapes written out; no line of it is the file's, beside what the model prints there."""
     assert hostile.failed.returncode == 1
@@ -211,7 +207,6 @@ def test_the_failed_run_names_the_file_visibly(hostile: Hostile) -> None:
     assert said.replace("\n", "").isprintable()
 
 
-@pytest.mark.flow
 @pytest.mark.parametrize(
     "words",
     [
@@ -253,7 +248,6 @@ def pages(hostile: Hostile, prefect_api: str) -> list[Artifact]:
     return [artifact for name in names for artifact in artifacts(prefect_api, name).values()]
 
 
-@pytest.mark.flow
 def test_cells_on_the_page_are_plain_text(pages: list[Artifact]) -> None:
     """Prefect's pages render each text in a table as Markdown, links and HTML included."""
     cells = []
@@ -266,7 +260,6 @@ def test_cells_on_the_page_are_plain_text(pages: list[Artifact]) -> None:
     assert any("**damaged** <b>.parquet" in text for text in shown)
 
 
-@pytest.mark.flow
 def test_the_summary_holds_no_markup_of_others(pages: list[Artifact]) -> None:
     """Its own table with paths as code, each as it is; nothing else."""
     tokens, spans = summary_of(pages, "published as #1")
@@ -275,7 +268,6 @@ def test_the_summary_holds_no_markup_of_others(pages: list[Artifact]) -> None:
     assert len([token for token in tokens if token.type == "tr_open"]) == 13
 
 
-@pytest.mark.flow
 def test_the_page_of_a_failed_run_holds_no_markup_of_others(hostile: Hostile, pages: list[Artifact]) -> None:
     """The reason as text, the commands as code that can be copied."""
     tokens, spans = summary_of(pages, "failed")
@@ -320,7 +312,6 @@ def test_a_deployments_description_holds_no_markup_of_the_job() -> None:
     assert [child.content for child in inline.children or [] if child.type == "code_inline"] == [uri, "m:f", "/out"]
 
 
-@pytest.mark.flow
 def test_descriptions_hold_no_markup_of_others(pages: list[Artifact]) -> None:
     """They are Markdown, too."""
     for artifact in pages:

@@ -9,14 +9,11 @@ import re
 from pathlib import Path
 
 import httpx
-import pytest
 
 from commands import DATE
 from forked import forked
 from nightjar.flows.pages.wording import duration
 from support import Lake
-
-pytestmark = pytest.mark.flow
 
 
 def test_each_figure_of_a_night_is_the_same_everywhere(lake: Lake, api_env: dict[str, str]) -> None:

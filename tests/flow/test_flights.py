@@ -19,7 +19,6 @@ from support import FLIGHTS, command
 log_loss = lazily("sklearn.metrics", "log_loss")
 roc_auc_score = lazily("sklearn.metrics", "roc_auc_score")
 
-pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 ROWS = 336_776
 

@@ -16,8 +16,6 @@ from nightjar.inference.storage.lake import LakeStorage
 from service import client, deployments, runs_of, service
 from support import Lake, leaves_nothing, wait_until
 
-pytestmark = pytest.mark.flow
-
 DAY = "2026-11-19"
 HOURS = [f"{DAY}T{hour:02d}" for hour in (4, 5, 6)]
 LOCAL = ("--engine", "local")
@@ -108,7 +106,6 @@ CHANGES = {
 autumn 02:00 is due once, although it comes again."""
 
 
-@pytest.mark.system
 def test_each_time_that_prefect_schedules_is_one_run(tmp_path: Path, api_env: dict[str, str]) -> None:
     """Prefect's own scheduler makes the flow runs of the days on which clocks change, twice, and `serve` runs them.
 

@@ -21,8 +21,6 @@ import pytest
 from forked import forked_light
 from support import Lake, command
 
-pytestmark = pytest.mark.flow
-
 STARTERS = {"ray", "prefect", "prefect_ray", "torch", "nightjar.flows.launch"} | {
     f"nightjar.inference.engine.{name}" for name in ("ray", "local")
 }

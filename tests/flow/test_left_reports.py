@@ -11,8 +11,6 @@ from test_artifacts import page
 from forked import Done, forked
 from support import NIGHT, Lake
 
-pytestmark = pytest.mark.flow
-
 LOCAL = ("--date", NIGHT, "--engine", "local")
 
 

@@ -18,8 +18,6 @@ from nightjar.inference.storage.lake import LakeStorage
 from service import events
 from support import Lake, command, nightjar, wait_until
 
-pytestmark = pytest.mark.flow
-
 LOCAL = ("--engine", "local")
 
 TEARS = '''

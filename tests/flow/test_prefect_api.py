@@ -56,8 +56,6 @@ from webhooks import webhook
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
-pytestmark = pytest.mark.flow
-
 SIGN_IN = "admin:of-today"
 NOWHERE = "http://127.0.0.1:9/api"
 PROXY = "http://127.0.0.1:9"

@@ -7,12 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 import support
 from support import command
-
-pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 CASES = support.ROOT / "tests" / "cases"
 

@@ -9,11 +9,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 from support import ROOT, Lake
-
-pytestmark = pytest.mark.flow
 
 PAGE = ROOT / "docs" / "python.md"
 

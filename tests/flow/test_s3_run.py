@@ -14,8 +14,6 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import ANYBODY
 from support import FLIGHTS, Lake
 
-pytestmark = [pytest.mark.flow, pytest.mark.s3]
-
 
 @pytest.fixture(scope="module")
 def listed(on_s3: OnS3) -> list[str]:
@@ -41,7 +39,6 @@ def test_files_prints_the_objects_of_the_publication(on_s3: OnS3, listed: list[s
     assert set(listed) <= set(on_s3.names())
 
 
-@pytest.mark.system
 def test_the_scores_are_those_of_the_same_rows_on_disk(on_s3: OnS3, listed: list[str], flights: Flights) -> None:
     """Where rows and model lie does not matter to what comes out."""
     here = _scores(LakeStorage(), forked_light("files", flights.job).stdout.splitlines())

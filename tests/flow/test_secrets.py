@@ -31,8 +31,6 @@ from s3 import S3Server
 from service import own_server
 from support import Lake, command, leaves_nothing, marked
 
-pytestmark = [pytest.mark.flow, pytest.mark.s3]
-
 MARK = "a-mark-to-be-found"
 """Stands in the input, in what the model prints and in what it raises: a place where it is not was not searched."""
 
@@ -247,7 +245,6 @@ def assert_clean(searched: Searched, secrets: dict[str, str], *, on_ray: bool = 
         assert any("EXPORT" in name for name in searched.places["Ray's session"]), "Ray did export"
 
 
-@pytest.mark.system
 def test_nights_on_one_ray_and_failing_ones(nights: tuple[Planted, Searched]) -> None:
     """The nights of a backfill share one Ray. A damaged file costs its night, and so does a night without input.
 
@@ -266,7 +263,6 @@ def test_nights_on_one_ray_and_failing_ones(nights: tuple[Planted, Searched]) ->
     assert len({name.partition("/")[0] for name in searched.places["Ray's session"]}) == 1
 
 
-@pytest.mark.system
 def test_nights_on_ray_leave_no_secret(nights: tuple[Planted, Searched]) -> None:
     planted, searched = nights
     assert_clean(searched, {**planted.secrets, "password": PASSWORD})
@@ -282,7 +278,6 @@ def test_other_commands_on_ray_leave_no_secret(planted: Planted, words: tuple[st
     assert_clean(searched, {**planted.secrets, "password": PASSWORD})
 
 
-@pytest.mark.system
 @pytest.mark.parametrize(
     "words",
     [
@@ -311,7 +306,7 @@ def test_a_secret_that_is_wrong_is_not_said_either(planted: Planted) -> None:
 SIGNATURE = "X-Amz-Signature="
 
 
-@pytest.mark.parametrize("engine", ["local", pytest.param("ray", marks=pytest.mark.system)])
+@pytest.mark.parametrize("engine", ["local", "ray"])
 def test_signed_urls_are_in_nothing_that_commands_leave_or_say(
     engine: str, tmp_path: Path, server: S3Server, own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,6 @@ from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, signed
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
-pytestmark = [pytest.mark.system, pytest.mark.flow]
 
 LOCAL = ("--engine", "local")
 

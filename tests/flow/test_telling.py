@@ -25,8 +25,6 @@ from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 from webhooks import SECRET, webhook
 
-pytestmark = pytest.mark.flow
-
 LOCAL = ("--engine", "local")
 
 WITH_FILE = """
@@ -78,7 +76,6 @@ def test_a_webhook_that_is_away_is_a_warning_and_the_night_is_published(
     assert SECRET not in said
 
 
-@pytest.mark.system
 def test_a_run_with_a_server_of_its_own_has_no_link_that_is_dead(tmp_path: Path, own_home: Path) -> None:
     with webhook() as hook:
         lake = Lake(tmp_path).ready(notify={"on": ["published"], "webhook": hook.url})

@@ -15,8 +15,6 @@ RECEIPT_BYTES = 2048
 ARTIFACT_BYTES = 1_500_000
 
 
-@pytest.mark.system
-@pytest.mark.perf
 @pytest.mark.parametrize("shards", [50_000, pytest.param(250_000, marks=pytest.mark.long)])
 def test_what_the_driver_the_ledger_and_the_artifacts_keep_of_a_shard_is_bounded(tmp_path: Path, shards: int) -> None:
     """Many shards, planned, committed, replayed and reported: at most 2.5 KB each in the driver's memory.

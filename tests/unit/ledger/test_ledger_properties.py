@@ -163,6 +163,7 @@ def check_play(kinds: tuple[Kind, ...], bursts: list[tuple[int, int, Fate]], sle
 PLAYS = given(st.tuples(KINDS, KINDS, KINDS), BURSTS, st.booleans())
 
 
+@pytest.mark.system
 @settings(max_examples=60, print_blob=True)
 @PLAYS
 def test_whatever_drivers_suffer_each_shard_is_committed_once_and_the_run_published_once(

