@@ -81,11 +81,11 @@ llm: $(VENV)-vllm/.installed  ## The language model, end to end: fetch 300 gloss
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS) --max-worker-restart 0
 
 # What pip cannot install is installed where that is possible; tests that need a missing program are skipped and say so.
-test: $(VENV)/.installed-dev check docs flights  ## Lint, types, links of the documents, and tests
+test: $(VENV)/.installed-dev check docs flights  ## Lint, types, links of the documents, tests without Prefect and Ray
 	sh tests/system.sh $(VENV) libgomp1 docker-compose
 	$(PYTEST)
 
-test-system: $(VENV)/.installed-dev flights  ## The tests of whole systems: what is lost around a night, served jobs, pages in a browser
+test-system: $(VENV)/.installed-dev flights  ## The tests of whole systems: flow, clusters, kills, served jobs, pages in a browser
 	sh tests/system.sh $(VENV) chromium postgresql iproute2
 	$(PYTEST) -m 'system and not long'
 
