@@ -173,8 +173,7 @@ class RunReport:
         else:
             done = "no result: repeat the command once it is mended"
         if shard is not None and failed.row >= 0 and failed.rows <= 1:
-            about = self.request.job_path, self.request.words
-            replay = replay_command(*about, shard, failed.uri, failed.row, failed.model)
+            replay = self._replay(shard, failed.uri, failed.row, failed.model)
         return Incident(
             cause=failed.cause,
             what_was_done=done,
@@ -188,16 +187,20 @@ class RunReport:
             model=failed.model,
         )
 
+    def _replay(self, shard: Shard, file: str, row: int, model: str) -> str:
+        """The command of this run that scores a row again."""
+        return replay_command(self.request.job_path, self.request.words, shard, file, row, model)
+
     @cached_property
     def _failed(self) -> dict[str, Shard]:
-        """The shards of the plan that failed, by id: found together, because a plan may have a million shards."""
-        ids = self.plan.table["shard"]
-        failed = pc.is_in(ids, value_set=pa.array(list(self.state.failures), ids.type))
-        return {shard.id: shard for shard in Plan(self.plan.table.filter(failed)).shards()}
+        """The shards of the plan that failed, by id."""
+        return self.plan.named(self.state.failures)
 
     def _quarantined(self, limit: int) -> Iterator[Incident]:
         """At most `limit` quarantined rows, of as many parts at most. A part that cannot be read gives a line, too."""
-        for shard, name in parts_of_shards(self.outcomes, "quarantine")[:limit]:
+        parts = parts_of_shards(self.outcomes, "quarantine")[:limit]
+        shards = self.plan.named(shard for shard, _ in parts)
+        for shard, name in parts:
             uri = join(self.uri, name)
             try:
                 rows = self._rows(uri).slice(0, limit)
@@ -205,22 +208,19 @@ class RunReport:
                 message = f"{uri}: cannot be read: {clip(str(error))}"
                 yield Incident("not read", "", message, "", file="", row=None, attempt=None, shard=shard)
                 continue
-            # The part may be that of an earlier run, whose command is in it.
-            found = self.plan.shard(shard)
-            assert found is not None
             for row in rows.to_pylist():
-                about = self.request.job_path, self.request.words
-                where = row["_file"], row["_row"], row.get(MODEL) or ""
+                file, number, model = row["_file"], row["_row"], row.get(MODEL) or ""
                 yield Incident(
                     cause=row["error"],
                     what_was_done="quarantined",
                     message=row["message"],
-                    replay=replay_command(*about, found, *where),
-                    file=row["_file"],
-                    row=row["_row"],
+                    # The part may be that of an earlier run, whose command is in it.
+                    replay=self._replay(shards[shard], file, number, model),
+                    file=file,
+                    row=number,
                     attempt=None,
                     shard=shard,
-                    model=row.get(MODEL) or "",
+                    model=model,
                 )
             limit -= rows.num_rows
             if limit <= 0:

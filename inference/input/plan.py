@@ -216,10 +216,14 @@ class Plan:
         for batch in self.table.to_batches(max_chunksize=4096):
             yield from map(shard_of_line, batch.to_pylist())
 
+    def named(self, ids: Iterable[str]) -> dict[str, Shard]:
+        """The shards with these ids, by id: found together, because a plan may have a million."""
+        chosen = pc.is_in(self.table["shard"], value_set=pa.array(list(ids), pa.string()))
+        return {shard.id: shard for shard in Plan(self.table.filter(chosen)).shards()}
+
     def shard(self, shard_id: str) -> Shard | None:
         """One shard by id."""
-        found = self.table.filter(pc.equal(self.table["shard"], shard_id))
-        return shard_of_line(found.to_pylist()[0]) if found.num_rows else None
+        return self.named([shard_id]).get(shard_id)
 
     def to_bytes(self) -> bytes:
         """The plan as Parquet."""
@@ -254,12 +258,12 @@ class Plan:
 
     def with_splits(self, packed: Iterable[str], fingerprint: str) -> tuple[Plan, dict[str, tuple[Shard, ...]]]:
         """One shard per file in place of these packed shards. Returns the plan, and the new shards by replaced id."""
-        chosen = pc.is_in(self.table["shard"], value_set=pa.array(list(packed), pa.string()))
-        parts = {shard.id: split(shard, fingerprint) for shard in Plan(self.table.filter(chosen)).shards()}
+        parts = {name: split(shard, fingerprint) for name, shard in self.named(packed).items()}
         if not parts:
             return self, parts
+        others = pc.invert(pc.is_in(self.table["shard"], value_set=pa.array(list(parts), pa.string())))
         new = Plan.of(itertools.chain.from_iterable(parts.values()))
-        return Plan(_sorted(pa.concat_tables([self.table.filter(pc.invert(chosen)), new.table]))), parts
+        return Plan(_sorted(pa.concat_tables([self.table.filter(others), new.table]))), parts
 
 
 def _sorted(table: pa.Table) -> pa.Table:

@@ -47,9 +47,14 @@ def _share(of: float, whole: float) -> float:
     return of / whole if whole > 0 else 0.0
 
 
+def least(sizes: Iterable[int]) -> int:
+    """The smallest one; 0, which stands for none, counts only where there are no others."""
+    return min(filter(None, sizes), default=0)
+
+
 def lowest(ceilings: Iterable[Sequence[int]]) -> tuple[int, ...]:
     """Of each of several models the lowest ceiling that memory has shown; 0 if it has shown none."""
-    return tuple(min(filter(None, of_model), default=0) for of_model in zip_longest(*ceilings, fillvalue=0))
+    return tuple(least(of_model) for of_model in zip_longest(*ceilings, fillvalue=0))
 
 
 @dataclass

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from nightjar.inference.identity.packages import States, added, changes
 from nightjar.inference.ledger.lines import Line, Packages, Planned, Preflight
+from nightjar.inference.ledger.progress import least
 from nightjar.inference.records import Seen
 from nightjar.inference.witness.seen import Collection, sentences
 
@@ -109,7 +110,7 @@ def cut_batches(batches: int) -> list[str]:
 
 def small_batches(ceilings: Sequence[int]) -> list[str]:
     """The sentence about a run in which memory did not suffice for larger micro-batches. ceilings: as in `Progress`."""
-    rows = min(filter(None, ceilings), default=0)
+    rows = least(ceilings)
     if not rows:
         return []
     return [

@@ -10,14 +10,12 @@ from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from nightjar.inference.input.plan import shard_of_line
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.job.sections import LINEAGE
 from nightjar.inference.messages import clip
 from nightjar.inference.metrics.columns import ColumnState, number
 from nightjar.inference.metrics.states import Metrics
-from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart
 from nightjar.inference.records import replay_command
 from nightjar.inference.validation.gates import Offender
@@ -89,9 +87,7 @@ def with_replays(
 
     run: the arguments that name the run, see `replay_command`. table: the run's `outcomes.OUTCOMES`.
     """
-    wanted = pa.array(sorted({offender.shard for found in offenders.values() for offender in found}), pa.string())
-    lines = outcomes.lines(table.filter(pc.is_in(table["shard"], value_set=wanted)))
-    shards = {line["shard"]: shard_of_line(line) for line in lines}
+    shards = Plan(table).named({offender.shard for found in offenders.values() for offender in found})
 
     def replayed(offender: Offender) -> Offender:
         command = replay_command(job_path, run, shards[offender.shard], offender.file, offender.row)
