@@ -55,15 +55,15 @@ def launch(
     call = Call(request, since)
     try:
         check_reports(address, api_url())
-        # A run that waits for its input needs the cluster only when the input is there; one that was published before
-        # needs it only if something is left to score.
+        # A run that waits for its input needs the cluster only when the input is there; one that was published before,
+        # or reuses results of earlier nights, needs it only if something is left to score.
         published = was_published(request)
         # Prefect's server starts in its own process while Ray starts in this one.
         api = start_api()
         with (
             reporting_to(api, verbose),
             following(request, console) as tell,
-            cluster_of(request, address, verbose, needed=not (waits or published)) as on_ray,
+            cluster_of(request, address, verbose, needed=not (waits or published or request.job.reuse)) as on_ray,
         ):
             if not on_ray:
                 tell("starting Prefect")

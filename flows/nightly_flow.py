@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -34,7 +35,7 @@ from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api.api import API_AWAY, worker_env
 from nightjar.flows.prefect_api.server import expect_failures
 from nightjar.inference.engine import LOCAL, RAY
-from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
+from nightjar.inference.errors import AuditFailed, ClusterNeeded, GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
@@ -43,7 +44,7 @@ from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Accoun
 from nightjar.inference.run.publishing import publish_run, unanswered, validate
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.results import Publication, Scored, Verdict
-from nightjar.inference.run.resume import nothing_to_score, was_published
+from nightjar.inference.run.resume import needs_workers
 from nightjar.inference.run.scoring import discover, score
 from nightjar.inference.run.waiting import Awaited, await_input, keeping
 from nightjar.inference.stopwatch import Stopwatch
@@ -195,8 +196,10 @@ def _four_steps(request: RunRequest, address: str | None, watch: Stopwatch) -> F
     """Discover here, and score, validate and publish on a cluster if there is something for it to do."""
     with watch.during("discover"):
         found = discover_task(request)
-    if request.engine == LOCAL or (was_published(request) and nothing_to_score(request, found)):
-        return _further_steps(request, lambda task, *given: task(*given), found, watch)
+    if request.engine == LOCAL or not needs_workers(request, found):
+        # Parts that were to be taken over may be damaged, or just deleted; then the cluster scores their shards.
+        with suppress(ClusterNeeded):
+            return _further_steps(request, lambda task, *given: task(*given), found, watch)
     # Imported only now: importing Ray takes a while.
     with seldom_collected():
         from nightjar.flows.cluster.connection import on_cluster

@@ -7,13 +7,13 @@ nothing to score, must not wait for that import.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from prefect.task_runners import TaskRunner
 
+from nightjar.inference.engine import ray as ray_engine
 from nightjar.inference.errors import ClusterError
 
 ADDRESS = "NIGHTJAR_RAY"
@@ -70,12 +70,5 @@ def check_reports(address: str | None, api_url: str) -> None:
 
 def is_connected() -> bool:
     """Whether this process is connected to a cluster."""
-    if joined.is_set():
-        return True
-    # prefect-ray imports Ray lazily: "ray" alone may be in `sys.modules` with nothing of it loaded.
-    if "ray._raylet" not in sys.modules:
-        return False
-    import ray
-
     # Ask Ray only if it is not known otherwise: with `ray://` this is a remote call, too.
-    return bool(ray.is_initialized())
+    return joined.is_set() or ray_engine.is_connected()

@@ -29,7 +29,6 @@ _SHOWN = 40
 def planned(request: RunRequest, discovery: Discovery, made: RunPlan) -> PlanReport:
     """What would be scored."""
     plan = made.plan
-    done = len(set(plan.ids()) & made.state.committed)
     sizes = [shard.rows for shard in plan.shards()]
     known = [rows for rows in sizes if rows >= 0]
     return PlanReport(
@@ -37,8 +36,8 @@ def planned(request: RunRequest, discovery: Discovery, made: RunPlan) -> PlanRep
         unread=discovery.unread,
         files_left_out=discovery.left_out,
         shards=len(plan),
-        committed=done,
-        to_score=len(plan) - done - (made.alike if made.takes_over else 0),
+        committed=made.committed,
+        to_score=made.left,
         reusable_shards=made.alike,
         reusable_rows=made.alike_rows,
         reuses=made.takes_over,

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 
 from nightjar.inference.engine.protocol import Engine
+from nightjar.inference.engine.ray import is_connected
 from nightjar.inference.errors import JobError
 from nightjar.inference.messages import nearest
 
@@ -13,6 +14,10 @@ RAY, LOCAL = "ray", "local"
 
 
 def _ray() -> Engine:
+    if not is_connected():
+        from nightjar.inference.engine.local import Unconnected
+
+        return Unconnected()
     from nightjar.inference.engine.ray.engine import RayEngine
 
     return RayEngine()

@@ -43,6 +43,16 @@ class RunPlan:
     rows_from: str
     """The revision from which outputs of rows are taken, as `Revision.name`; empty for none."""
 
+    @property
+    def committed(self) -> int:
+        """Shards that have a result in the ledger."""
+        return len(set(self.plan.ids()) & self.state.committed)
+
+    @property
+    def left(self) -> int:
+        """Shards to score."""
+        return len(self.plan) - self.committed - (self.alike if self.takes_over else 0)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sample:

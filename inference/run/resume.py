@@ -7,6 +7,7 @@ from __future__ import annotations
 from contextlib import suppress
 from dataclasses import replace
 
+from nightjar.inference.engine.auditing import is_small
 from nightjar.inference.errors import AlreadyExists, Damaged, JobError, Missing
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Discovery, Plan, make_plan
@@ -20,6 +21,7 @@ from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets
+from nightjar.inference.output.outcomes import outcomes
 from nightjar.inference.output.owner import claim_output, naming_output
 from nightjar.inference.records import NO_COUNTS
 from nightjar.inference.run.lease import leased
@@ -204,12 +206,24 @@ def was_published(request: RunRequest) -> bool:
     return number > 0 and revs.is_finished(request.storage, request.run_uri, number)
 
 
-def nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
-    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    if newest is None or not newest.sealed:
+def needs_workers(request: RunRequest, discovery: Discovery) -> bool:
+    """Whether the run needs more processes than this one: to score, to run the user's code after that, or to audit much
+    of what is taken over.
+    """
+    newest, job = revs.newest_revision(request.storage, request.run_uri), request.job
+    if newest is None and job.reuse is None:
+        return True
+    fingerprint = identity_of(request, discovery.schema).fingerprint
+    if newest is not None and newest.sealed and is_complete(request, discovery, newest, fingerprint):
         return False
-    return is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
+    if request.fresh or job.rescore.share or job.beside():
+        return True
+    made = plan(request, discovery)
+    if made.left:
+        return True
+    source = made.source.revision if made.source is not None and made.takes_over else None
+    parts = (outcomes(made.plan, each.ledger, each.state) for each in (newest, source) if each is not None)
+    return not all(map(is_small, parts))
 
 
 def is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from nightjar.inference.run.checking import Checked, check, check_input
 from nightjar.inference.run.publishing import publish_run, validate
 from nightjar.inference.run.results import Publication, RunPlan, Scored, Verdict
-from nightjar.inference.run.resume import nothing_to_score, plan, was_published
+from nightjar.inference.run.resume import plan, was_published
 from nightjar.inference.run.scoring import discover, score
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "check",
     "check_input",
     "discover",
-    "nothing_to_score",
     "plan",
     "publish_run",
     "score",

@@ -182,7 +182,7 @@ def importers(room: str, module: str) -> set[str]:
             "ray",
             {
                 f"inference/engine/ray/{name}.py"
-                for name in ("capacity", "engine", "internals", "passes", "processes", "warming")
+                for name in ("__init__", "capacity", "engine", "internals", "passes", "processes", "warming")
             },
         ),
         ("inference", "ray.data", {"inference/engine/ray/internals.py", "inference/engine/ray/passes.py"}),
@@ -214,7 +214,7 @@ def importers(room: str, module: str) -> set[str]:
         (
             "flows",
             "ray",
-            {f"flows/cluster/{name}.py" for name in ("__init__", "connection", "internals", "local", "tasks")},
+            {f"flows/cluster/{name}.py" for name in ("connection", "internals", "local", "tasks")},
         ),
         (
             "flows",
