@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from rich.console import Console
 
-from nightjar.flows.cluster import check_reports
+from nightjar.flows.cluster import check_reports, named
 from nightjar.flows.finished_run import Launched
 from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.nightly_flow import nightly
@@ -23,7 +23,7 @@ from nightjar.inference.errors import NightjarError, RunFailed
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.process import seldom_collected
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.resume import was_published
+from nightjar.inference.run.resume import may_be_idle, was_published
 
 
 @contextmanager
@@ -55,15 +55,16 @@ def launch(
     call = Call(request, since)
     try:
         check_reports(address, api_url())
-        # A run that waits for its input needs the cluster only when the input is there; one that was published before,
-        # or reuses results of earlier nights, needs it only if something is left to score.
+        # A run that waits for its input needs the cluster only when the input is there; one that was published before
+        # needs it only if something is left to score, and with `reuse` no run starts one before that is known.
         published = was_published(request)
+        later = waits or published or (named(address) is None and may_be_idle(request.job))
         # Prefect's server starts in its own process while Ray starts in this one.
         api = start_api()
         with (
             reporting_to(api, verbose),
             following(request, console) as tell,
-            cluster_of(request, address, verbose, needed=not (waits or published or request.job.reuse)) as on_ray,
+            cluster_of(request, address, verbose, needed=not later) as on_ray,
         ):
             if not on_ray:
                 tell("starting Prefect")

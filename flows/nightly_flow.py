@@ -26,7 +26,7 @@ from prefect.states import Failed
 from pydantic import Field, WithJsonSchema
 
 from nightjar.flows import outcome
-from nightjar.flows.cluster import ClusterRunner, is_connected
+from nightjar.flows.cluster import ClusterRunner, is_connected, named
 from nightjar.flows.finished_run import FinishedRun
 from nightjar.flows.flow_call import Call, current_call, request_of, run_name
 from nightjar.flows.pages import artifacts
@@ -44,7 +44,7 @@ from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Accoun
 from nightjar.inference.run.publishing import publish_run, unanswered, validate
 from nightjar.inference.run.request import RunRequest, fixed
 from nightjar.inference.run.results import Publication, Scored, Verdict
-from nightjar.inference.run.resume import needs_workers
+from nightjar.inference.run.resume import needs_cluster
 from nightjar.inference.run.scoring import discover, score
 from nightjar.inference.run.waiting import Awaited, await_input, keeping
 from nightjar.inference.stopwatch import Stopwatch
@@ -196,7 +196,8 @@ def _four_steps(request: RunRequest, address: str | None, watch: Stopwatch) -> F
     """Discover here, and score, validate and publish on a cluster if there is something for it to do."""
     with watch.during("discover"):
         found = discover_task(request)
-    if request.engine == LOCAL or not needs_workers(request, found):
+    there = is_connected() or named(address) is not None
+    if request.engine == LOCAL or not needs_cluster(request, found, there=there):
         # Parts that were to be taken over may be damaged, or just deleted; then the cluster scores their shards.
         with suppress(ClusterNeeded):
             return _further_steps(request, lambda task, *given: task(*given), found, watch)
@@ -204,7 +205,10 @@ def _four_steps(request: RunRequest, address: str | None, watch: Stopwatch) -> F
     with seldom_collected():
         from nightjar.flows.cluster.connection import on_cluster
 
+    call = current_call()
+    call.show("connecting to Ray")
     with on_cluster(address, request, worker_env()) as run:
+        call.show("")
         return _further_steps(request, run, found, watch)
 
 

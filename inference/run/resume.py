@@ -206,17 +206,25 @@ def was_published(request: RunRequest) -> bool:
     return number > 0 and revs.is_finished(request.storage, request.run_uri, number)
 
 
-def needs_workers(request: RunRequest, discovery: Discovery) -> bool:
-    """Whether the run needs more processes than this one: to score, to run the user's code after that, or to audit much
-    of what is taken over.
+def may_be_idle(job: Job) -> bool:
+    """Whether a night of the job may leave nothing for a cluster: it reuses results, and no code of the user's runs
+    after the scoring.
     """
-    newest, job = revs.newest_revision(request.storage, request.run_uri), request.job
-    if newest is None and job.reuse is None:
-        return True
-    fingerprint = identity_of(request, discovery.schema).fingerprint
-    if newest is not None and newest.sealed and is_complete(request, discovery, newest, fingerprint):
-        return False
-    if request.fresh or job.rescore.share or job.beside():
+    return job.reuse is not None and not job.rescore.share and not job.beside()
+
+
+def needs_cluster(request: RunRequest, discovery: Discovery, *, there: bool) -> bool:
+    """Whether anything is left to do that a cluster should do.
+
+    there: whether a cluster is there already. Else it would have to start, and this process rather does a small audit
+    itself, of what is taken over.
+    """
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is not None and newest.sealed:
+        fingerprint = identity_of(request, discovery.schema).fingerprint
+        if is_complete(request, discovery, newest, fingerprint):
+            return False
+    if there or request.fresh or not may_be_idle(request.job):
         return True
     made = plan(request, discovery)
     if made.left:
