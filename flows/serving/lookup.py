@@ -12,7 +12,7 @@ from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.reportfiles import job_address
 from nightjar.flows.pages.reportpage import MAX_NIGHTS, by_date, history_page, templates, tone
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, StorageError
 from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
@@ -189,5 +189,8 @@ def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
     if line.standing.state == UNREADABLE:  # its request may not be made, and nothing is advised
         return {}
     place = _place(job, line.date) or None
-    request = make_request(served.path, date=place, run_id=line.run_id, scores=False)
+    try:
+        request = make_request(served.path, date=place, run_id=line.run_id, scores=False)
+    except StorageError:  # what the run began with; its night and the others are shown all the same
+        return {}
     return Commands(request).of_standing(line.standing)

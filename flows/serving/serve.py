@@ -154,8 +154,8 @@ def serve_until_ended(
         api = start_api(complete=True)
         with reporting_to(api, verbose=True):
             api.wait()
-            runner, served, paused = _deployed(jobs, folder, ray, engine, limit, api.check_alive, reports.address)
             base = os.environ.get(REPORTS_VARIABLE) or reports.address  # where people reach the reports
+            runner, served, paused = _deployed(jobs, folder, ray, engine, limit, api.check_alive, base)
             runs = {REPORTS_VARIABLE: base, SERVED: json.dumps(list(jobs))}
             with pages_of(served, reports), environment(runs):
                 said = [f"serving nightly/{each.name}: {each.schedule}" for each in served]

@@ -346,13 +346,15 @@ def standing(newest: revs.Revision, shown: int, lease_s: float) -> str:
         return "published" if shown == newest.number else "rolled back"
     if newest.sealed and shown == newest.number:
         return "published"  # only the sweep is left
-    state = newest.state
-    if state.holder is not None and is_dead(state.holder):
+    state, holder = newest.state, newest.state.holder
+    if holder is not None and is_dead(holder):
         return "killed"
-    if state.holder is not None:
-        lives = can_be_asked(state.holder) or shows_life(newest.ledger, state, lease_s)
+    if holder is not None:
+        lives = can_be_asked(holder) or shows_life(newest.ledger, state, lease_s)
         if lives or state.holder is not None:
             return SILENT if not lives else "publishing" if newest.sealed else "running"
+        if state.published is not None:
+            return "published"  # while it was watched
     ended = _ended(state)
     return ended.outcome if ended else "killed"
 

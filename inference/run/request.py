@@ -149,18 +149,14 @@ def make_request(
     check_name(engine)
     path = Path(job_path).absolute()
     job = _for_training(load_job(path), inputs) if inputs else load_job(path)
-    given = storage
     storage = storage or storage_of(job)
     run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
-    tonight = job.at(day)
-    # Where its inputs are is known when a list of them was read.
-    listed = with_list(storage, tonight) if scores else tonight
     request = RunRequest(
-        job=tonight,
+        job=job.at(day),
         job_path=str(path),
         run_id=run_id,
         date=day,
-        storage=storage if given or listed is tonight else storage_of(listed),
+        storage=storage,
         flow_run=flow_run or uuid.uuid4().hex,
         limit=limit,
         fresh=fresh,
@@ -174,11 +170,11 @@ def make_request(
 
 def storage_of(job: Job) -> LakeStorage:
     """The storage for a job's places."""
-    inputs = (*job.input.uris, *([job.input.list_] if job.input.list_ else []))
-    anonymous = inputs if job.input.anonymous else ()
     labels = job.late_labels.input if job.late_labels else None
-    places = (*own_places(job.input), *(own_places(labels) if labels else ()))
-    return LakeStorage.from_environment(*inputs, job.output.uri, *job.paths, anonymous=anonymous, web=places)
+    inputs = own_places(job.input)  # also of what a list will name
+    places = (*inputs, *(own_places(labels) if labels else ()))
+    anonymous = inputs if job.input.anonymous else ()
+    return LakeStorage.from_environment(*places, job.output.uri, *job.paths, anonymous=anonymous, web=places)
 
 
 def date_named(run_id: str) -> str | None:

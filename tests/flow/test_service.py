@@ -224,7 +224,7 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
     in_half_a_day = f"0 {(dt.datetime.now(dt.UTC).hour + 12) % 24} * * *"
     Lake(tmp_path / "own").ready(name="own", schedule={"cron": in_half_a_day})
     with leaves_nothing() as mark, ExitStack() as here:
-        env = {**mark, "PREFECT_HOME": str(own_home), "PREFECT_API_URL": ""}
+        env = {**mark, "PREFECT_HOME": str(own_home), "PREFECT_API_URL": "", "NIGHTJAR_REPORTS": "https://nights.test"}
         with service(tmp_path, "serve", tmp_path / "own", env=env) as serving:
             serving.ends_by = signal.SIGTERM  # as systemd and containers do; the others here end by Ctrl-C
             wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
@@ -241,7 +241,7 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
             jobs = httpx.get(reports, timeout=60, auth=tuple(known["Reports"].split(":"))).text
             assert "no night yet" in jobs
             assert f'href="{found[1]}/deployments/deployment/{made["own"].id}"' in jobs
-            assert f"]({reports}/jobs/own/)" in str(made["own"].description)
+            assert "](https://nights.test/jobs/own/)" in str(made["own"].description), "as people reach it"
     said = serving.log.read_text()
     assert "nights that Prefect has made ahead are run when something serves again" in said
     assert "`nightjar backfill`" in said

@@ -235,6 +235,18 @@ def test_what_is_wrong_with_a_job_is_said_and_hides_no_other(
     assert said in shown(page, f"/jobs/other/runs/{NIGHT}", 503)
 
 
+def test_a_night_whose_record_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    """Its commands need the record, and are not there."""
+    lake = Lake(tmp_path, LOCAL).ready(checks=[{"column": "score", "max": 5}])
+    for date in ("2026-11-18", NIGHT):
+        with pytest.raises(GateFailed):
+            lake.run(date=date)
+    (lake.out / "runs" / NIGHT / "run.json").write_text("{")
+    page = shown(client(served(lake)))
+    assert f'<a href="jobs/lake/runs/{NIGHT}">' in page
+    assert '<a href="jobs/lake/runs/2026-11-18">' in page
+
+
 def test_a_job_file_that_is_no_job_is_said(beside: tuple[Lake, TestClient]) -> None:
     lake, page = beside
     lake.job_path.write_bytes(b"\xff{[: nonsense")

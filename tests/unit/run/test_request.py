@@ -13,6 +13,7 @@ from nightjar.inference.errors import JobError
 from nightjar.inference.run.refusals import check_request, check_without_input
 from nightjar.inference.run.request import make_request, record_run
 from nightjar.inference.run.scoring import discover
+from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
 LIMITED = "2026-11-19-limit-1000"
@@ -255,3 +256,13 @@ def test_a_run_that_began_before_the_schedule_was_changed_keeps_its_time(lake: L
     assert lake.request(date="2026-11-19T03").run_id == "2026-11-19T03"
     with pytest.raises(JobError, match="the job's runs are those of days"):
         lake.request(date="2026-11-19T04")
+
+
+def test_places_that_a_list_names_are_read_as_the_job_says_by_every_caller(lake: Lake) -> None:
+    """A command reads the list at once, a flow when its run begins; the workers of both read the same way."""
+    (lake.folder / "names.txt").write_text("s3://public-bucket/day/a.parquet\n")
+    listed = {"list": "names.txt", "anonymous": True, "within": ["s3://public-bucket/"]}
+    lake.ready(input=listed)
+    for scores in (True, False):
+        storage = make_request(lake.job_path, scores=scores).storage
+        assert isinstance(storage, LakeStorage) and storage.settings.anonymous == ("s3://public-bucket",)
