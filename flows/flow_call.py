@@ -47,6 +47,8 @@ class Call:
     """Whether the flow waits for its input; else it looks once, because other nights wait behind it."""
     show: Callable[[str], None] = lambda _: None
     """Called with what the run waits for, and with an empty text when it goes on."""
+    verbose: bool = False
+    """Whether the messages of Ray are shown."""
     ended: FinishedRun | NightjarError | None = None
     """The flow's own result or error."""
     flow_run: str = ""

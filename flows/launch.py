@@ -52,7 +52,7 @@ def launch(
     Raises:
         NightjarError: whatever the flow raised; a failed run's with a note of what to do next.
     """
-    call = Call(request, since)
+    call = Call(request, since, verbose=verbose)
     try:
         check_reports(address, api_url())
         # A run that waits for its input needs the cluster only when the input is there; one that was published before

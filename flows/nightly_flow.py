@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -35,7 +34,7 @@ from nightjar.flows.pages.wording import describe
 from nightjar.flows.prefect_api.api import API_AWAY, worker_env
 from nightjar.flows.prefect_api.server import expect_failures
 from nightjar.inference.engine import LOCAL, RAY
-from nightjar.inference.errors import AuditFailed, ClusterNeeded, GateFailed, NightjarError, RunFailed, StorageError
+from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
 from nightjar.inference.input.plan import Discovery
 from nightjar.inference.ledger.endings import stopped_by
 from nightjar.inference.output.revisions import revision_uri
@@ -196,18 +195,19 @@ def _four_steps(request: RunRequest, address: str | None, watch: Stopwatch) -> F
     """Discover here, and score, validate and publish on a cluster if there is something for it to do."""
     with watch.during("discover"):
         found = discover_task(request)
-    there = is_connected() or named(address) is not None
-    if request.engine == LOCAL or not needs_cluster(request, found, there=there):
-        # Parts that were to be taken over may be damaged, or just deleted; then the cluster scores their shards.
-        with suppress(ClusterNeeded):
-            return _further_steps(request, lambda task, *given: task(*given), found, watch)
+    with watch.during("plan"):
+        there = is_connected() or named(address) is not None
+        here = request.engine == LOCAL or not needs_cluster(request, found, there=there)
+    if here:
+        return _further_steps(request, lambda task, *given: task(*given), found, watch)
     # Imported only now: importing Ray takes a while.
     with seldom_collected():
         from nightjar.flows.cluster.connection import on_cluster
 
     call = current_call()
-    call.show("connecting to Ray")
-    with on_cluster(address, request, worker_env()) as run:
+    if not is_connected():
+        call.show("connecting to Ray")
+    with on_cluster(address, request, worker_env(), call.verbose) as run:
         call.show("")
         return _further_steps(request, run, found, watch)
 

@@ -1,8 +1,7 @@
 """Every exception Nightjar raises on purpose.
 
 NightjarError
-├── JobError (2), TablesBehind (4), Interrupted (130)
-├── ClusterError (2): ClusterNeeded (2)
+├── JobError (2), ClusterError (2), TablesBehind (4), Interrupted (130)
 ├── RunFailed: ClusterLost *, PassEnded *, ShardsFailed, QuarantineFull, Rejected, AuditFailed, TakenBack
 │   └── GateFailed: Unanswered (5)
 ├── Held (3): Fenced (3)
@@ -52,10 +51,6 @@ class ClusterError(NightjarError):
     """The Ray cluster cannot be reached, or has no room for the resources that the job asks for."""
 
     exit_code = 2
-
-
-class ClusterNeeded(ClusterError):
-    """A step that was begun without a cluster found work for one."""
 
 
 class RunFailed(NightjarError):

@@ -156,9 +156,11 @@ def cluster(address: str | None, job: Job, env: dict[str, str], verbose: bool) -
 
 
 @contextmanager
-def on_cluster(address: str | None, request: RunRequest, env: dict[str, str]) -> Iterator[Callable[..., Any]]:
+def on_cluster(
+    address: str | None, request: RunRequest, env: dict[str, str], verbose: bool
+) -> Iterator[Callable[..., Any]]:
     """Connect to a run's cluster, and yield what runs a task there, with its arguments, and returns its result."""
-    with cluster(address, request.job, env, verbose=False), remote_options(**driving()):
+    with cluster(address, request.job, env, verbose), remote_options(**driving()):
         wait_for_imports()
         yield partial(run_task, Succession(request.storage, request.run_uri, request.flow_run))
 

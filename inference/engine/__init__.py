@@ -15,9 +15,7 @@ RAY, LOCAL = "ray", "local"
 
 def _ray() -> Engine:
     if not is_connected():
-        from nightjar.inference.engine.local import Unconnected
-
-        return Unconnected()
+        return _local()  # a cluster would have next to nothing to do: `run.resume.needs_cluster`
     from nightjar.inference.engine.ray.engine import RayEngine
 
     return RayEngine()

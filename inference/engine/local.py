@@ -18,9 +18,9 @@ import cloudpickle
 import pyarrow as pa
 
 from nightjar.inference import predictors
-from nightjar.inference.engine.auditing import audit_here, each_here, is_small
+from nightjar.inference.engine.auditing import audit_here, each_here
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S, Take, try_model
-from nightjar.inference.errors import ClusterNeeded, PassEnded, ProcessSpoilt, RunFailed
+from nightjar.inference.errors import PassEnded, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
 from nightjar.inference.job.model import Job
 from nightjar.inference.logs.capture import CopiedOutput, keep_rest
@@ -121,27 +121,6 @@ class LocalEngine:
             self._process = None
             if spec.revision:
                 keep_rest(spec.storage, spec.revision, spec.secrets)
-
-
-class Unconnected(LocalEngine):
-    """`Engine` of a run on Ray in a process that is connected to no cluster: for a night without rows to score.
-
-    Raises:
-        ClusterNeeded: There is something to score, or more to audit than this process should read.
-    """
-
-    def check_capacity(self, job: Job) -> None:
-        raise ClusterNeeded("rows are left to score, and this process is connected to no cluster")
-
-    def audit(
-        self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
-    ) -> Generator[Audited | None, None, None]:
-        if not is_small(outcomes):
-            raise ClusterNeeded("the audit is too large for one process, which is connected to no cluster")
-        return super().audit(storage, revision, job, outcomes)
-
-    def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
-        raise ClusterNeeded("shards are to be scored again, and this process is connected to no cluster")
 
 
 class _Process:

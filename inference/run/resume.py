@@ -4,11 +4,10 @@ anything to score.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 
-from nightjar.inference.engine.auditing import is_small
-from nightjar.inference.errors import AlreadyExists, Damaged, JobError, Missing
+from nightjar.inference.engine.auditing import FEW_SHARDS, is_small
+from nightjar.inference.errors import AlreadyExists, Damaged, JobError, NightjarError
 from nightjar.inference.identity.identity import Identity
 from nightjar.inference.input.plan import Discovery, Plan, make_plan
 from nightjar.inference.job.model import Job
@@ -68,14 +67,12 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     identity = identity_of(request, discovery.schema)
     newest = revs.newest_revision(request.storage, request.run_uri)
     state = newest.state if newest and not request.fresh else State()
-    previous = newest.plan() if newest and state.planned else None
     continued = State() if newest and newest.sealed else state  # then another revision would begin
+    previous = newest.plan() if newest and continued.planned else None
     nights = EarlierNights(request)
-    source = source_of(request, continued, newest, identity.fingerprint, nights)
-    kept, _ = _kept(identity.fingerprint, state, previous, source)
-    whole = make_plan(discovery, request.job, identity.fingerprint, kept)
+    whole, source, _ = _draft(request, discovery, identity.fingerprint, continued, newest, previous, nights)
     made = whole.limited(request.limit)
-    again = (*nights.unread, *why_again(request, identity, made, newest, source, nights))
+    again = tuple(why_again(request, identity, made, newest, source, nights))
     takes_over = source is not None and source.fingerprint == identity.fingerprint
     if not takes_over and not request.fresh and (source := nights.alike(identity.fingerprint)):
         whole = make_plan(discovery, request.job, identity.fingerprint, source.plan)
@@ -85,17 +82,28 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     return RunPlan(made, state, again, source, takes_over, len(alike), sum(alike), rows)
 
 
-def _kept(
-    fingerprint: str, state: State, previous: Plan | None, source: Source | None
-) -> tuple[Plan | None, Planned | None]:
-    """The plan with this fingerprint whose shards are kept where their files did not change, and its line of the
-    ledger. previous: of the revision itself.
+def _draft(
+    request: RunRequest,
+    discovery: Discovery,
+    fingerprint: str,
+    state: State,
+    newest: revs.Revision | None,
+    previous: Plan | None,
+    nights: EarlierNights,
+) -> tuple[Plan, Source | None, Planned | None]:
+    """The plan of a revision, without a limit; whose results it takes over; and the ledger's line of the plan whose
+    shards are kept where their files did not change.
+
+    state: of the ledger of the revision. newest: of the run. previous: the newest plan of the revision itself.
     """
+    source = source_of(request, state, newest, fingerprint, nights)
+    kept, before = None, None
     if state.planned is not None and state.planned.fingerprint == fingerprint:
-        return previous, state.planned
-    if source is not None and source.fingerprint == fingerprint:
-        return source.plan, source.revision.state.planned
-    return None, None
+        kept, before = previous, state.planned
+    elif source is not None and source.fingerprint == fingerprint:
+        kept, before = source.plan, source.revision.state.planned
+    made = make_plan(discovery, request.job, fingerprint, kept)
+    return made.with_splits(state.splits, fingerprint)[0], source, before
 
 
 def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.Snapshot | None) -> int:
@@ -128,9 +136,7 @@ def plan_in(
     storage, state, fingerprint = writer.ledger.storage, writer.state, identity.fingerprint
     previous = revs.read_plan(storage, uri, state)
     nights = EarlierNights(request)
-    source = source_of(request, state, newest, fingerprint, nights)
-    kept, before = _kept(fingerprint, state, previous, source)
-    made = make_plan(discovery, request.job, fingerprint, kept).with_splits(state.splits, fingerprint)[0]
+    made, source, before = _draft(request, discovery, fingerprint, state, newest, previous, nights)
     wanted, limit = made.limited(request.limit), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
@@ -144,9 +150,6 @@ def plan_in(
             ) from error
         scored_by = f"identity-{writer.epoch:06d}.json"
         storage.create(join(uri, scored_by), identity.to_bytes())
-        again = tuple(nights.unread)
-        with suppress(Damaged, Missing):  # the revision before may be deleted meanwhile
-            again += why_again(request, identity, wanted, newest, source, nights)
         line = Planned(
             file=name,
             fingerprint=fingerprint,
@@ -154,7 +157,7 @@ def plan_in(
             identity=scored_by,
             adopts=source.revision.name if source and source.fingerprint == fingerprint else "",
             rows_from=rows_from(request, state, fingerprint, discovery.schema, nights),
-            again=again,
+            again=tuple(why_again(request, identity, wanted, newest, source, nights)),
             snapshot=discovery.snapshot,
             described=_described(request.job, wanted, before),
             limit=limit,
@@ -207,31 +210,41 @@ def was_published(request: RunRequest) -> bool:
 
 
 def may_be_idle(job: Job) -> bool:
-    """Whether a night of the job may leave nothing for a cluster: it reuses results, and no code of the user's runs
-    after the scoring.
+    """Whether a night of the job may leave nothing for a cluster: it reuses results, and neither runs code of the
+    user's after the scoring nor has anything installed for its processes.
     """
-    return job.reuse is not None and not job.rescore.share and not job.beside()
+    return job.reuse is not None and not (job.rescore.share or job.beside() or job.resources.runtime_env.pip)
 
 
 def needs_cluster(request: RunRequest, discovery: Discovery, *, there: bool) -> bool:
     """Whether anything is left to do that a cluster should do.
 
-    there: whether a cluster is there already. Else it would have to start, and this process rather does a small audit
-    itself, of what is taken over.
+    If it is not, this process does the rest, and scores the shards of the few parts that it may find missing or damaged
+    where they were to be taken over. there: whether a cluster is there already. Else it would have to start, and this
+    process rather does a small audit itself.
     """
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    if newest is not None and newest.sealed:
-        fingerprint = identity_of(request, discovery.schema).fingerprint
-        if is_complete(request, discovery, newest, fingerprint):
-            return False
+    if was_published(request) and _nothing_to_score(request, discovery):
+        return False
     if there or request.fresh or not may_be_idle(request.job):
         return True
-    made = plan(request, discovery)
-    if made.left:
-        return True
-    source = made.source.revision if made.source is not None and made.takes_over else None
-    parts = (outcomes(made.plan, each.ledger, each.state) for each in (newest, source) if each is not None)
-    return not all(map(is_small, parts))
+    try:
+        made = plan(request, discovery)
+        if made.left or len(made.plan) > FEW_SHARDS:
+            return True
+        newest = revs.newest_revision(request.storage, request.run_uri)
+        source = made.source.revision if made.source is not None and made.takes_over else None
+        parts = (outcomes(made.plan, each.ledger, each.state) for each in (newest, source) if each is not None)
+        return not all(map(is_small, parts))
+    except NightjarError:
+        return True  # the step that meets the error again knows whether the run can go on
+
+
+def _nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
+    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
+    newest = revs.newest_revision(request.storage, request.run_uri)
+    if newest is None or not newest.sealed:
+        return False
+    return is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
 
 
 def is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:

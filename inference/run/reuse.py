@@ -249,22 +249,24 @@ def why_again(
     newest: revs.Revision | None,
     source: Source | None,
     nights: EarlierNights,
-) -> tuple[str, ...]:
-    """Why shards with a result are scored again, in words, with their number.
+) -> Iterator[str]:
+    """Why earlier nights cannot be reused, and why shards with a result are scored again, in words, with their number.
 
     newest: of this run, before this plan. source: whose results are taken over.
     """
-    before = _compared_with(request, newest, source, nights)
-    if before is None or before.state.planned is None or request.fresh:
-        return ()
-    if before.state.planned.fingerprint == identity.fingerprint:
-        return _changed_input(made, before)
-    scored_by = revs.identity_of_plan(request.storage, before.uri, before.state)
-    have = before.state.committed | (source.revision.state.committed if source else set())
-    old = len(set(made.ids()) - have)
-    if scored_by is None or not old:
-        return ()
-    return (_to_score(summed(differences(scored_by, identity)), old, len(made)),)
+    yield from nights.unread
+    with suppress(Damaged, Missing):  # the revision before may be deleted meanwhile
+        before = _compared_with(request, newest, source, nights)
+        if before is None or before.state.planned is None or request.fresh:
+            return
+        if before.state.planned.fingerprint == identity.fingerprint:
+            yield from _changed_input(made, before)
+            return
+        scored_by = revs.identity_of_plan(request.storage, before.uri, before.state)
+        have = before.state.committed | (source.revision.state.committed if source else set())
+        old = len(set(made.ids()) - have)
+        if scored_by is not None and old:
+            yield _to_score(summed(differences(scored_by, identity)), old, len(made))
 
 
 def _compared_with(

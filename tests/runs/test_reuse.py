@@ -11,11 +11,13 @@ import pytest
 
 import steps as run
 from nightjar.flows.pages.estimate import plan_text, planned
-from nightjar.inference.engine import LOCAL
+from nightjar.inference.engine import LOCAL, auditing
 from nightjar.inference.errors import AuditFailed, JobError, TakenBack
 from nightjar.inference.history.run_tables import RunReport
 from nightjar.inference.job.file import load_job
 from nightjar.inference.output.visibility import unpublish
+from nightjar.inference.run import resume
+from nightjar.inference.run.resume import needs_cluster
 from support import DOUBLE, Lake, Ran
 
 MONDAY, TUESDAY, WEDNESDAY = "2026-11-16", "2026-11-17", "2026-11-18"
@@ -195,6 +197,42 @@ def test_a_limited_run_takes_over_what_it_would_score(lake: Lake) -> None:
     ran = night(lake, TUESDAY, limit=10, run_id="few")
     assert [each.shards for each in ran.verdict.reused] == [1]
     assert len(list((lake.out / "runs" / "few" / "r1" / "data").iterdir())) == 1
+
+
+def test_only_a_night_with_something_to_do_for_a_cluster_starts_one(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def needed(*, there: bool = False, **options: Any) -> bool:
+        request = lake.request(date=TUESDAY, **options)
+        return needs_cluster(request, run.discover(request), there=there)
+
+    assert needed(), "nothing is known before the first night"
+    night(lake, MONDAY)
+    assert not needed()
+    assert needed(there=True) and needed(fresh=True)
+    with monkeypatch.context() as large:
+        large.setattr(auditing, "FEW_BYTES", 1000)
+        assert needed()
+    with monkeypatch.context() as many:
+        many.setattr(resume, "FEW_SHARDS", 7)
+        assert needed()
+    lake.write_job(reuse="shards", rescore__share=0.5)
+    assert needed()
+    lake.write_job(reuse="shards")
+    lake.write_file("part-09.parquet", 60_000, 3000)
+    assert needed()
+    night(lake, TUESDAY)
+    assert not needed() and not needed(there=True), "nothing is left of a published night"
+
+
+def test_a_damaged_file_of_an_earlier_night_fails_neither_plan_nor_night(lake: Lake) -> None:
+    """It names what made results old; the night goes on without that."""
+    night(lake, MONDAY)
+    (lake.revision(1, MONDAY) / "identity-000001.json").write_text("{")
+    lake.write_model(DOUBLE + "\n# changed\n")
+    request = lake.request(date=TUESDAY)
+    assert run.plan(request, run.discover(request)).left == 8
+    assert scored(night(lake, TUESDAY)) == 8
 
 
 def test_what_is_saved_costs_what_its_workers_cost(tmp_path: Path) -> None:
