@@ -6,7 +6,6 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, closing
 
 from nightjar.inference.engine.protocol import Engine
-from nightjar.inference.engine.ray import is_connected
 from nightjar.inference.errors import JobError
 from nightjar.inference.messages import nearest
 
@@ -14,6 +13,8 @@ RAY, LOCAL = "ray", "local"
 
 
 def _ray() -> Engine:
+    from nightjar.inference.engine.ray import is_connected
+
     if not is_connected():
         return _local()  # a cluster would have next to nothing to do: `run.resume.needs_cluster`
     from nightjar.inference.engine.ray.engine import RayEngine
