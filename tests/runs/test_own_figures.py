@@ -127,9 +127,9 @@ def test_a_class_that_hangs_is_named_by_preflight_and_not_the_model(lake: Lake) 
     ready(
         lake,
         "import time\n" + TAIL.replace("self.named +=", "time.sleep(99)\n        self.named +="),
-        retry__stall_s=10,
+        retry__stall_s=20,  # half of it is left for its process to start
     )
-    said = r"^accumulators\.tail: mymetrics:Tail gave no answer within 5 s, a part of retry\.stall_s"
+    said = r"^accumulators\.tail: mymetrics:Tail gave no answer within 10 s, a part of retry\.stall_s"
     with pytest.raises(JobError, match=said):
         lake.run()
 
