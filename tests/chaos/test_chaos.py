@@ -9,7 +9,7 @@ from chaos import chaos
 
 pytestmark = pytest.mark.long
 
-SECONDS, ROWS = 60.0, 20_000
+SECONDS, ROWS = 120.0, 20_000
 SEED = 25779
 
 
