@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Published, Question
 from nightjar.inference.ledger.progress import Progress
 from nightjar.inference.metrics.figures import Figures
 from nightjar.inference.output.outcomes import Reused
+from nightjar.inference.output.revisions import Revision
 from nightjar.inference.run.reuse import Source
 from nightjar.inference.validation.gates import GateResult
 
@@ -22,8 +22,8 @@ class RunPlan:
     plan: Plan
     """The shards of the run."""
 
-    state: State
-    """What the ledger already has."""
+    newest: Revision | None
+    """The newest revision of the run; None if there is none, or the run begins anew."""
 
     again: tuple[str, ...]
     """Why shards with a result are scored again, and why earlier nights cannot be reused; a sentence each."""
@@ -46,7 +46,7 @@ class RunPlan:
     @property
     def committed(self) -> int:
         """Shards that have a result in the ledger."""
-        return len(set(self.plan.ids()) & self.state.committed)
+        return len(set(self.plan.ids()) & self.newest.state.committed) if self.newest is not None else 0
 
     @property
     def left(self) -> int:

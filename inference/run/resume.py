@@ -79,7 +79,7 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     there = source.revision.state.committed - state.committed if source is not None else frozenset()
     alike = [max(shard.rows, 0) for shard in whole.limited(request.limit).shards() if shard.id in there]
     rows = rows_from(request, continued, identity.fingerprint, discovery.schema, nights)
-    return RunPlan(made, state, again, source, takes_over, len(alike), sum(alike), rows)
+    return RunPlan(made, None if request.fresh else newest, again, source, takes_over, len(alike), sum(alike), rows)
 
 
 def _draft(
@@ -231,9 +231,8 @@ def needs_cluster(request: RunRequest, discovery: Discovery, *, there: bool) -> 
         made = plan(request, discovery)
         if made.left or len(made.plan) > FEW_SHARDS:
             return True
-        newest = revs.newest_revision(request.storage, request.run_uri)
         source = made.source.revision if made.source is not None and made.takes_over else None
-        parts = (outcomes(made.plan, each.ledger, each.state) for each in (newest, source) if each is not None)
+        parts = (outcomes(made.plan, each.ledger, each.state) for each in (made.newest, source) if each is not None)
         return not all(map(is_small, parts))
     except NightjarError:
         return True  # the step that meets the error again knows whether the run can go on
