@@ -52,12 +52,12 @@ ENTRY = np.dtype([("high", "<u8"), ("low", "<u8"), ("part", "<i4"), ("row", "<i4
 _NAMES = ("high", "low", "part", "row")
 
 
-def key_order(high: npt.NDArray[np.uint64], low: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
-    """The order of keys, given by their halves. Of equal keys the first one stays the first."""
+def key_order(high: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    """The order of keys by their first halves. Of equal keys the first one stays the first."""
     order = np.argsort(high)
     ordered = high[order]
     # A sort that keeps the order of equal values takes several times as long.
-    return np.lexsort((low, high)) if (ordered[1:] == ordered[:-1]).any() else order
+    return np.argsort(high, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
 
 
 def keys_to_bytes(models: Sequence[RowKeys]) -> pa.Buffer:

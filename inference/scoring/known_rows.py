@@ -89,7 +89,7 @@ class EarlierRows:
         known. types: of the outputs, to read them; without them only which rows are known is asked.
         """
         keys = row_keys(features, self._reuse.secret)
-        order = key_order(keys[:, 0], keys[:, 1])
+        order = key_order(keys[:, 0])
         high, low = keys[order, 0], keys[order, 1]
         part, row = (np.full(len(keys), NOWHERE, np.int32) for _ in range(2))
         reader = self._readers.get(name)

@@ -121,7 +121,7 @@ def _entries(keys: RowKeys, part: int) -> npt.NDArray[Any]:
 def _sorted(entries: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     """The entries in the order of their keys. Of a key that several have the first one stays."""
     whole = np.concatenate(entries)
-    whole = whole.take(key_order(whole["high"], whole["low"]))  # `take` copies an entry as a whole, an index does not
+    whole = whole.take(key_order(whole["high"]))  # `take` copies an entry as a whole, an index does not
     again = (whole["high"][1:] == whole["high"][:-1]) & (whole["low"][1:] == whole["low"][:-1])
     return np.delete(whole, np.flatnonzero(again) + 1) if again.any() else whole
 
