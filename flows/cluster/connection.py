@@ -27,7 +27,7 @@ from ray.exceptions import RayError
 import nightjar.flows
 import nightjar.inference
 from nightjar.flows.cluster import is_connected, joined, local, named
-from nightjar.flows.cluster.internals import SIGNS_IN, keep_off_stdout, sign_in
+from nightjar.flows.cluster.internals import SIGNS_IN, off_stdout, sign_in
 from nightjar.flows.cluster.local import essence, is_rays, start
 from nightjar.flows.cluster.tasks import (
     LOST,
@@ -173,13 +173,12 @@ def _connected(address: str | None, job: Job, env: dict[str, str], verbose: bool
         "logging_level": logging.INFO if verbose else logging.CRITICAL,
         "configure_logging": True,
     }
-    keep_off_stdout(verbose)
     if not verbose:
         # The run's end says that the connection was lost, so the client's messages are not needed.
         logging.getLogger("ray.util.client").setLevel(logging.CRITICAL)
         logging.getLogger("ray.util.client.logsclient").disabled = True  # this one sets its level itself
         warnings.filterwarnings("ignore", module=r"ray\.util\.client")
-    with _own(job, env, options) if address is None else _elsewhere(address, job, env, options):
+    with off_stdout(verbose), _own(job, env, options) if address is None else _elsewhere(address, job, env, options):
         _failed.clear()
         closed.clear()
         joined.set()

@@ -81,8 +81,9 @@ def in_folder(folder: Path) -> dict[str, Any]:
     return {"_temp_dir": str(folder)}
 
 
-def keep_off_stdout(verbose: bool) -> None:
-    """Send Ray's messages about nodes to standard error, and only if `verbose`.
+@contextmanager
+def off_stdout(verbose: bool) -> Iterator[None]:
+    """Make a connection of this context send Ray's messages about nodes to standard error, and only if `verbose`.
 
     Ray prints them to standard output whatever `log_to_driver` says, and has no setting for it. Without this they
     appear in the middle of the output of `--json`.
@@ -92,7 +93,8 @@ def keep_off_stdout(verbose: bool) -> None:
         if verbose:
             _print({**data, "is_err": True}, ignore_prefix)
 
-    worker.print_to_stdstream = tell
+    with _replaced(worker, print_to_stdstream=tell):
+        yield
 
 
 def sign_in() -> None:

@@ -191,17 +191,14 @@ def test_the_names_are_there_and_do_what_they_are_used_for(tmp_path: Path, monke
     assert context._max_num_blocks_in_streaming_gen_buffer == 3
 
 
-def test_what_ray_says_of_nodes_stays_off_standard_output(
-    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_ray_says_of_nodes_stays_off_standard_output(capfd: pytest.CaptureFixture[str]) -> None:
     said = {"lines": ["a node died"], "pid": "raylet", "ip": "127.0.0.1", "is_err": False, "job": "01000000"}
-    monkeypatch.setattr(worker, "print_to_stdstream", worker.print_to_stdstream)
-    worker.print_to_stdstream(dict(said), True)
+    with flows_internals.off_stdout(verbose=False):
+        worker.print_to_stdstream(dict(said), True)
+        assert capfd.readouterr() == ("", "")
+    with flows_internals.off_stdout(verbose=True):
+        worker.print_to_stdstream(dict(said), True)
+        seen = capfd.readouterr()
+        assert (seen.out, "a node died" in seen.err) == ("", True)
+    worker.print_to_stdstream(dict(said), True)  # the user's own Ray prints as before
     assert "a node died" in "".join(capfd.readouterr())
-    flows_internals.keep_off_stdout(verbose=False)
-    worker.print_to_stdstream(dict(said), True)
-    assert capfd.readouterr() == ("", "")
-    flows_internals.keep_off_stdout(verbose=True)
-    worker.print_to_stdstream(dict(said), True)
-    seen = capfd.readouterr()
-    assert (seen.out, "a node died" in seen.err) == ("", True)
