@@ -10,12 +10,11 @@ from nightjar.flows.pages.advice import Commands, as_typed, near
 from nightjar.flows.pages.evaluated import late_lines
 from nightjar.flows.pages.wording import describe, fact_lines, late_table, named_instead
 from nightjar.flows.reports import RunListed, RunStatus
-from nightjar.inference.errors import StorageError
 from nightjar.inference.history.night import look
-from nightjar.inference.history.run_status import UNREADABLE, RunFigures, RunLine, Standing
+from nightjar.inference.history.run_status import RunFigures, RunLine
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.records import as_line
-from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import waits
 
 _FAILURES = 20
@@ -90,18 +89,7 @@ def status_text(found: RunStatus) -> str:
 
 def runs_listed(request: RunRequest, lines: Iterable[RunLine]) -> list[RunListed]:
     """Runs of the request's output, each with the commands about it."""
-    place = request.date if request.dated else None
-    found = []
-    for line in lines:
-        asked = request
-        # There are no commands for a run that cannot be read, and its request may not be made.
-        if line.standing.state != UNREADABLE:
-            try:
-                asked = make_request(request.job_path, date=place, run_id=line.run_id, scores=False)
-            except StorageError as error:  # what it began with; the other runs are shown all the same
-                line = replace(line, standing=Standing(UNREADABLE, problem=str(error)))
-        found.append(run_listed(asked, line))
-    return found
+    return [run_listed(line.of(request), line) for line in lines]
 
 
 def run_listed(request: RunRequest, run: RunLine) -> RunListed:

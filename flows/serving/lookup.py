@@ -12,14 +12,14 @@ from nightjar.flows.pages import reportfiles
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.reportfiles import job_address
 from nightjar.flows.pages.reportpage import MAX_NIGHTS, by_date, history_page, templates, tone
-from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.history.run_status import UNREADABLE, RunLine, list_runs
+from nightjar.inference.errors import JobError
+from nightjar.inference.history.run_status import RunLine, list_runs
 from nightjar.inference.job.checks import BASELINE
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.locations import is_dated
 from nightjar.inference.job.model import Job
 from nightjar.inference.output import revisions as revs
-from nightjar.inference.run.request import is_run_id, make_request
+from nightjar.inference.run.request import RunRequest, is_run_id, make_request
 
 _ORDER = ("asks", "bad", "open", "good")
 """The jobs that need a person come first."""
@@ -119,7 +119,8 @@ def newest(served: Served) -> Served:
         StorageError: Its storage refused or failed.
     """
     job = _job(served)
-    lines = [line for line in _lines(served, job, _LAST, _LOOKED_AT) if line.run_id != BASELINE]
+    request = make_request(served.path)
+    lines = [line for line in _lines(request, job, _LAST, _LOOKED_AT) if line.run_id != BASELINE]
     # Of one date, the night itself comes before trials, which have other names.
     lines.sort(key=lambda line: (line.date or line.run_id, line.run_id == line.date, line.began), reverse=True)
     nights = []
@@ -127,7 +128,7 @@ def newest(served: Served) -> Served:
         report = _report(job, line)
         night = ShownNight(line=line, report=report and f"{served.page}{report}")
         if line.standing.state == "asks" or (place == 0 and tone(line) == "bad"):
-            night = replace(night, needs_person=True, commands=_commands(served, job, line))
+            night = replace(night, needs_person=True, commands=Commands(line.of(request)).of_standing(line.standing))
         nights.append(night)
     return replace(served, nights=tuple(nights))
 
@@ -135,7 +136,7 @@ def newest(served: Served) -> Served:
 def nights_page(served: Served) -> str:
     """The page of all nights of a job. Raises as `newest`."""
     job = _job(served)
-    lines = _lines(served, job, _MORE, MAX_NIGHTS)
+    lines = _lines(make_request(served.path), job, _MORE, MAX_NIGHTS)
     nights = by_date(lines)[:MAX_NIGHTS]
     around = {"All jobs": "../../", **({"Its deployment in Prefect": served.deployment} if served.deployment else {})}
     return history_page(job.name, job.output.uri, nights, around, partial(_report, job))
@@ -153,7 +154,7 @@ def report_page(served: Served, run_id: str, date: str | None) -> str | None:
     job = _job(served)
     if not is_run_id(run_id):
         return None
-    request = make_request(served.path, date=date if is_dated(job.output.uri) else None, run_id=run_id, scores=False)
+    request = make_request(served.path, date=date if is_dated(job.output.uri) else None, run_id=run_id)
     if not revs.newest_number(request.storage, request.run_uri):
         return None
     return reportfiles.made(request, {"All jobs": "../../../", f"All nights of {served.name}": "../"})[1]
@@ -166,31 +167,14 @@ def _job(served: Served) -> Job:
     return job
 
 
-def _lines(served: Served, job: Job, nights: int, most: int) -> list[RunLine]:
-    """The runs of a job; where nights have an output each, those of the last nights."""
-    dates = job.times.last(dt.datetime.now(dt.UTC), nights if is_dated(job.output.uri) else 1)
+def _lines(request: RunRequest, job: Job, nights: int, most: int) -> list[RunLine]:
+    """The runs of a job; where nights have an output each, those of the last nights. job: with its dates unfilled."""
+    dates = job.times.last(dt.datetime.now(dt.UTC), nights if request.dated else 1)
     places = {night.output.uri: night for night in map(job.at, dates)}
-    request = make_request(served.path, scores=False)
     return [line for night in places.values() for line in list_runs(replace(request, job=night), most)]
-
-
-def _place(job: Job, date: str) -> str:
-    """The date that a run's output is named by; empty if all nights have the same output."""
-    return date if is_dated(job.output.uri) else ""
 
 
 def _report(job: Job, line: RunLine) -> str:
     """The address of a night's report, from the page of the job; empty if nothing of it was begun."""
-    return reportfiles.run_address(line.run_id, _place(job, line.date)) if line.revision else ""
-
-
-def _commands(served: Served, job: Job, line: RunLine) -> dict[str, str]:
-    """The commands that a person can type about a run, by what they do."""
-    if line.standing.state == UNREADABLE:  # its request may not be made, and nothing is advised
-        return {}
-    place = _place(job, line.date) or None
-    try:
-        request = make_request(served.path, date=place, run_id=line.run_id, scores=False)
-    except StorageError:  # what the run began with; its night and the others are shown all the same
-        return {}
-    return Commands(request).of_standing(line.standing)
+    date = line.date if is_dated(job.output.uri) else ""
+    return reportfiles.run_address(line.run_id, date) if line.revision else ""

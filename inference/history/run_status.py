@@ -200,6 +200,10 @@ class RunLine(RunFigures):
 
     standing: Standing
 
+    def of(self, request: RunRequest) -> RunRequest:
+        """The request for this run, to name it in commands. request: of any run of the output."""
+        return replace(request, run_id=self.run_id, date=self.date or date_named(self.run_id) or request.date)
+
 
 def shown_instead(now: publish.Snapshot, run_id: str) -> str:
     """The run that `latest/`, `dates/` and tables show for the date of this one; empty if that is this one, or readers

@@ -440,8 +440,25 @@ def test_a_run_whose_beginning_cannot_be_read_hides_no_other(
     path = lake.out / "runs" / NIGHT / "run.json"
     path.write_text("junk")
     found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
-    assert {name: each["state"] for name, each in found.items()} == {NIGHT: "unreadable", "2026-11-18": "published"}
-    assert f"{NIGHT}: unreadable\n  why        {path}: not the " in said(capsys, "runs", "job.yaml")
+    assert {name: each["state"] for name, each in found.items()} == {NIGHT: "published", "2026-11-18": "published"}
+    with pytest.raises(Damaged, match=f"{path}: not the "):
+        said(capsys, "status", "job.yaml", NIGHT)
+
+
+def test_a_run_that_never_began_hides_no_other_when_the_schedule_changes(
+    job: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its name is of an instant at which no run is due any more, and nothing of it says when it began."""
+    job.write_job(schedule={"cron": "0 * * * *", "timezone": "UTC"})
+    finished(str(job.out), "2026-11-19T04")
+    request = job.request(date=None, run_id="2026-11-19T05", scores=False)
+    waiting.keep_failure(request, JobError("model.uses: no module"), "discover")
+    job.write_job(schedule={"cron": "30 * * * *", "timezone": "UTC"})
+    found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
+    assert {name: each["state"] for name, each in found.items()} == {
+        "2026-11-19T04": "published",
+        "2026-11-19T05": "rejected",
+    }
 
 
 def test_a_published_night_with_a_damaged_manifest_says_so(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
