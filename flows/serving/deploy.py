@@ -58,7 +58,8 @@ def find_jobs(folder: str) -> dict[str, Job]:
         return {str(root): load_job(root)}
     if not root.is_dir():
         raise JobError(f"{root}: no such folder")
-    paths = sorted({*root.glob("*.y*ml"), *root.glob("[!.]*/*.y*ml")})
+    # Hidden files are those of editors and of macOS.
+    paths = sorted({*root.glob("[!.]*.y*ml"), *root.glob("[!.]*/[!.]*.y*ml")})
     problems: list[str] = []
     jobs: dict[str, Job] = {}
     for path in filter(_is_job, paths):
