@@ -177,12 +177,12 @@ def _unlabelled(report: Report) -> str:
     return "There are no labels to compare with: the job names no label."
 
 
-def _identity(report: Report) -> str:
+def _identity(report: Report) -> Markup:
     """The keys of the job that score, as YAML."""
     if report.identity is None:
-        return ""
+        return Markup()
     plain = json.loads(json.dumps(report.identity.job))
-    return yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)[:_JOB]
+    return escape(visible(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True)[:_JOB]))
 
 
 def _files(report: Report) -> list[tuple[str, str, str]]:

@@ -106,6 +106,23 @@ def test_the_page_begins_with_the_verdict_and_has_every_section(night: Lake) -> 
     assert not re.search(r"(src|href)=\"(?!#)", page_of(night)), "it needs nothing else"
 
 
+def test_the_page_has_the_job_as_it_was_run(night: Lake) -> None:
+    """Longer than any other text of a page."""
+    night.write_model(
+        "class Model:\n"
+        "    def __init__(self, **weights):\n"
+        "        pass\n"
+        "    def __call__(self, batch):\n"
+        "        return {'score': batch['x']}\n"
+    )
+    weights = {f"weight_{number:03}": "<b>" for number in range(200)}
+    night.write_job(model__uses="model:Model", model__options=weights)
+    night.run(date="2026-11-21")
+    page = page_of(night, date="2026-11-21")
+    assert html.unescape(page).count("weight_") == 200
+    assert "<b>" not in page
+
+
 def test_the_same_night_gives_the_same_bytes(night: Lake) -> None:
     assert page_of(night) == page_of(night)
 
