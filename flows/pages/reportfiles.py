@@ -29,10 +29,15 @@ def run_address(run_id: str, date: str) -> str:
     return f"runs/{quote(run_id, safe='')}" + (f"?{urlencode({'date': date})}" if date else "")
 
 
+def reports_base() -> str:
+    """The address where people reach the reports, by `NIGHTJAR_REPORTS`; empty if that names none."""
+    base = os.environ.get(REPORTS_VARIABLE, "").rstrip("/")
+    return base if base.startswith(("http://", "https://")) else ""
+
+
 def served_at(request: RunRequest) -> str:
     """Where a person finds the report of this run; empty if nothing is known that serves it."""
-    base = os.environ.get(REPORTS_VARIABLE, "").rstrip("/")
-    if not base.startswith(("http://", "https://")):
+    if not (base := reports_base()):
         return ""
     return f"{base}/{job_address(request.job.name)}{run_address(request.run_id, request.date if request.dated else '')}"
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_A
 from rich.console import Console
 
 from nightjar.flows.flow_call import SERVED
-from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, job_address
+from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, job_address, reports_base
 from nightjar.flows.prefect_api.api import home, in_words, is_away, page_of
 from nightjar.flows.prefect_api.ownserver import PrefectApi, password_file, passwords
 from nightjar.flows.prefect_api.server import reporting_to, start_api
@@ -154,7 +153,7 @@ def serve_until_ended(
         api = start_api(complete=True)
         with reporting_to(api, verbose=True):
             api.wait()
-            base = os.environ.get(REPORTS_VARIABLE) or reports.address  # where people reach the reports
+            base = reports_base() or reports.address  # where people reach the reports
             runner, served, paused = _deployed(jobs, folder, ray, engine, limit, api.check_alive, base)
             runs = {REPORTS_VARIABLE: base, SERVED: json.dumps(list(jobs))}
             with pages_of(served, reports), environment(runs):

