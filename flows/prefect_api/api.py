@@ -7,8 +7,6 @@ credentials, becomes an error of one sentence.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Literal
 from urllib.parse import unquote
 from uuid import UUID
@@ -16,7 +14,7 @@ from uuid import UUID
 import httpx
 from packaging.version import Version
 from prefect.client.base import ServerType
-from prefect.client.orchestration import SyncPrefectClient, get_client
+from prefect.client.orchestration import get_client
 from prefect.exceptions import PrefectException
 from prefect.settings import (
     PREFECT_API_URL,
@@ -45,31 +43,22 @@ _UNUSABLE = (*API_AWAY, httpx.InvalidURL, RuntimeError, ValueError)
 def ask_api(url: str) -> str:
     """Ask a configured API for its version, once, with the same credentials and certificates as a run.
 
+    Prefect's own client asks, with shorter time-outs than its own, because a person waits for the answer.
+
     Returns the server's version; empty for Prefect Cloud, which fits every client.
 
     Raises:
         ClusterError: The API does not answer, or does not let this command in; no run can report to it.
-    """
-    with _client(url) as client:
-        if client.server_type == ServerType.CLOUD:
-            client.read_flows(limit=1)  # every read needs the key
-            return ""
-        return str(Version(str(client.request("GET", "/admin/version").json())))
-
-
-@contextmanager
-def _client(url: str) -> Iterator[SyncPrefectClient]:
-    """Prefect's own client with its settings, but shorter time-outs, because a person waits for the answer.
-
-    Raises:
-        ClusterError: The API does not answer, or does not let this command in.
     """
     try:
         with (
             temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),
             get_client(httpx_settings={"timeout": _ASK_S}, sync_client=True) as client,
         ):
-            yield client
+            if client.server_type == ServerType.CLOUD:
+                client.read_flows(limit=1)  # every read needs the key
+                return ""
+            return str(Version(str(client.request("GET", "/admin/version").json())))
     except _UNUSABLE as error:
         raise ClusterError(without_password(_explained(url, error))) from error
 
