@@ -56,13 +56,22 @@ def _versions() -> Finding:
     wrong = []
     for line in requires("nightjar-batch") or ():
         wanted = Requirement(line)
-        if wanted.marker is None and not wanted.specifier.contains(version(wanted.name), prereleases=True):
-            wrong.append(f"{wanted.name} {version(wanted.name)} (wants {wanted.specifier})")
-    shown = ", ".join(f"{name} {version(name)}" for name in (*_SHOWN, *_libraries()))
+        there = _installed(wanted.name)
+        if wanted.marker is None and not (there and wanted.specifier.contains(there, prereleases=True)):
+            wrong.append(f"{wanted.name} {there or 'is not installed'} (wants {wanted.specifier})")
+    shown = ", ".join(f"{name} {there}" for name in (*_SHOWN, *_libraries()) if (there := _installed(name)))
     found = f"nightjar {version('nightjar-batch')} on Python {platform.python_version()}; {shown}"
     if wrong:
         found += f"; not supported: {', '.join(wrong)}"
     return Finding("versions", not wrong, found, "pip install -c constraints.txt ." if wrong else "")
+
+
+def _installed(name: str) -> str:
+    """The version of a package that is installed; else empty."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return ""
 
 
 def _libraries() -> Iterator[str]:
