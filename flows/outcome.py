@@ -79,7 +79,7 @@ def completed(finished: FinishedRun, *, notify: bool = True) -> State[Any]:
         artifacts.warn(notifying.published(finished))
     if behind := finished.publication.tables_behind:
         # Readers of the files see the night, but somebody must mend a table: the run's page is to be red.
-        late = tables_behind(finished.request, behind)
+        late = tables_behind(Commands(finished.request), behind)
         return Failed(message=str(late), data=late)
     return Completed(message=finished.sentence)
 

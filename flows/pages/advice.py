@@ -75,8 +75,16 @@ class Commands:
 
     def repeat(self, *, fresh: bool = False) -> str:
         """Continues the run. fresh: `--fresh` is needed again."""
-        options = [*self.request.again, *(["--fresh"] if fresh else []), *(["--ray", self.ray] if self.ray else [])]
-        return self.command(self.request.command, *options)
+        return self.command(self.request.command, *self.request.again, *(["--fresh"] if fresh else []), *self._where)
+
+    @property
+    def check(self) -> str:
+        """Tries the night on a few rows."""
+        return self.command("check", "--date", self.request.date, *self.request.how, *self._where)
+
+    @property
+    def _where(self) -> list[str]:
+        return ["--ray", self.ray] if self.ray else []
 
     def answer(self, word: str, question: str) -> str:
         """Answers this question and no other. word: approve or reject."""
@@ -110,8 +118,7 @@ class Commands:
         request, again = self.request, self.repeat(fresh=fresh or state == "rolled back")
         match state:
             case "unknown" | "never begun" | "rejected":
-                tried = {"try": self.command("check", "--date", request.date, *request.how)}
-                return tried if state == "unknown" else {**tried, "repeat": again}
+                return {"try": self.check, **({} if state == "unknown" else {"repeat": again})}
             case "published" | "limited" | "running" | "publishing" | "unreadable" | "waiting":
                 return {}
             case "rolled back":
@@ -155,13 +162,12 @@ def check_tables(request: RunRequest, behind: tuple[str, ...]) -> None:
         TablesBehind: One does not; the message has the command that commits to it.
     """
     if behind:
-        raise tables_behind(request, behind)
+        raise tables_behind(Commands.here(request), behind)
 
 
-def tables_behind(request: RunRequest, behind: tuple[str, ...]) -> TablesBehind:
+def tables_behind(commands: Commands, behind: tuple[str, ...]) -> TablesBehind:
     """The error for tables that are behind, with the command that commits what they lack."""
     return TablesBehind(
-        f"readers of the files see it, but {'; '.join(behind)}. What is mended is committed by "
-        f"`{Commands.here(request).commit}`",
+        f"readers of the files see it, but {'; '.join(behind)}. What is mended is committed by `{commands.commit}`",
         behind,
     )

@@ -159,7 +159,7 @@ def finished(run: FinishedRun, commands: Commands, report: str = "", notes: Iter
         how=f"published as #{published}{marks}" if published else "not published",
         title=_title(run),
         seen="",
-        facts=(*_figures(run), *_remarks(run, notes)),
+        facts=(*_figures(run), *_remarks(run, commands, notes)),
         files=tuple(_files(run)),
         commands=_next(run, commands),
         report=report,
@@ -178,9 +178,10 @@ def closing_text(launched: Launched) -> str:
 
 def summary(run: FinishedRun, report: str) -> tuple[str, str]:
     """How a finished run ended, in a few words; and the page for the morning. report: as in `Ending`."""
-    mends = f"`{Commands.here(run.request).commit}` commits what is mended"
+    commands = Commands(run.request)
+    mends = f"`{commands.commit}` commits what is mended"
     late = [f"published, but {each}; {mends}" for each in run.publication.tables_behind]
-    found = finished(run, Commands(run.request), report, late)
+    found = finished(run, commands, report, late)
     return found.how, as_page(found, run.request)
 
 
@@ -226,14 +227,14 @@ def _figures(run: FinishedRun) -> list[tuple[str, str]]:
     return [*found, *metric_lines(run.verdict.metrics)]
 
 
-def _remarks(run: FinishedRun, more: Iterable[str]) -> list[tuple[str, str]]:
+def _remarks(run: FinishedRun, commands: Commands, more: Iterable[str]) -> list[tuple[str, str]]:
     """What a person should know about how a finished run was scored and published, as (word, text). more: notes."""
     notes = (
         *run.scored.warnings,
         *nonfinite_notes(run.verdict.metrics.columns),
         *unfinished(run.publication),
         *old_nights(run),
-        *_instead(run.request, run.publication),
+        *_instead(commands, run.publication),
         *more,
     )
     return worded(run.scored.again, notes)
@@ -258,13 +259,14 @@ def _files(run: FinishedRun) -> list[tuple[str, str]]:
     ]
 
 
-def _instead(request: RunRequest, publication: Publication) -> list[str]:
+def _instead(commands: Commands, publication: Publication) -> list[str]:
     """That another run stands for the date of this one, which is published, and the command that makes way."""
     if not publication.number:
         return []
+    request = commands.request
     with suppress(StorageError, JobError):  # how the run ended is known, and `status` says this, too
         if found := shown_instead(publications.newest(request.storage, request.output), request.run_id):
-            (command,) = Commands.here(request).make_way(found).values()
+            (command,) = commands.make_way(found).values()
             return [f"published, but {named_instead(found)}; `{command}` makes way for it"]
     return []
 

@@ -55,6 +55,14 @@ def test_a_night_is_named_by_its_date(lake: Lake) -> None:
     assert repeating(lake.request(date=NIGHT, run_id="mine")) == f"--run-id mine --date {NIGHT}"
 
 
+def test_the_cluster_that_was_named_is_tried_and_used_again(lake: Lake) -> None:
+    found = Commands(lake.ready().request(date=NIGHT), job="job.yaml", ray="head:6379").of_state("never begun")
+    assert found == {
+        "try": f"nightjar check job.yaml --date {NIGHT} --ray head:6379",
+        "repeat": f"nightjar run job.yaml --run-id {NIGHT} --ray head:6379",
+    }
+
+
 def test_a_command_can_be_pasted_from_an_environment_with_a_space_in_its_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
