@@ -121,7 +121,7 @@ def status(job: str | Path, *, date: Date | None = None, run_id: str | None = No
     """
     from nightjar.flows.pages.standing import status
 
-    return status(make_request(job, date=_date(date), run_id=run_id, scores=False))
+    return status(make_request(job, date=_date(date), run_id=run_id))
 
 
 def files(job: str | Path, *, date: Date | None = None, run_id: str | None = None) -> Files:
@@ -135,7 +135,7 @@ def files(job: str | Path, *, date: Date | None = None, run_id: str | None = Non
     """
     from nightjar.inference.output import nights
 
-    request = make_request(job, date=_date(date), run_id=run_id, scores=False)
+    request = make_request(job, date=_date(date), run_id=run_id)
     return nights.published(request.storage, request.output, run_id, request.date if date else None)
 
 
@@ -158,7 +158,7 @@ def evaluate(
     from nightjar.flows.pages import reportfiles
     from nightjar.inference.history.evaluation import evaluate_late
 
-    request = make_request(job, date=_date(date), run_id=run_id, scores=False)
+    request = make_request(job, date=_date(date), run_id=run_id)
     night = request.date if date else None
     made = evaluate_late(request, run_id, night, labels=_listed(labels))
     reportfiles.leave(replace(request, run_id=made.run_id, date=made.date), _warn)
@@ -186,7 +186,7 @@ def diff(
     """
     from nightjar.inference.history import comparison
 
-    request = make_request(job, date=_date(date), scores=False)
+    request = make_request(job, date=_date(date))
     return comparison.diff(request, before, now, key=_listed(key), rows=rows)
 
 
@@ -229,7 +229,7 @@ def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: A
     from nightjar.flows.outcome import answer
     from nightjar.flows.pages.advice import check_tables
 
-    request = make_request(job, date=_date(date), run_id=run_id, scores=False)
+    request = make_request(job, date=_date(date), run_id=run_id)
     made = answer(request, _warn, **given)
     check_tables(request, made.tables_behind)
     return made

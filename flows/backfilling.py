@@ -88,7 +88,7 @@ def nights(
 
 def _night(start: RunRequest, ray: str | None, night: str) -> Night:
     try:
-        request = request_to_begin(start.job_path, date=night, engine=start.engine, scores=False)
+        request = make_request(start.job_path, date=night, engine=start.engine)
         with telling(request, "discover"):
             request.check_owner()
             seen_already = _seen_already(request)
@@ -133,7 +133,7 @@ def check_night_tables(job: str | Path, found: tuple[Night, ...]) -> None:
     Raises:
         TablesBehind: A table does not show a night.
     """
-    requests = [make_request(job, date=night.date, scores=False) for night in found if night.ok]
+    requests = [make_request(job, date=night.date) for night in found if night.ok]
     for request in {request.output: request for request in requests}.values():
         dates = {each.date for each in requests if each.output == request.output}
         check_tables(request, commit_tables(request, dates))

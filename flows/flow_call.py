@@ -23,7 +23,7 @@ from nightjar.flows.prefect_api.api import API_AWAY, in_words
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import ClusterError, JobError, NightjarError
 from nightjar.inference.process import held
-from nightjar.inference.run.request import RunRequest, make_request
+from nightjar.inference.run.request import RunRequest, make_request, to_begin
 
 if TYPE_CHECKING:
     from nightjar.flows.finished_run import FinishedRun
@@ -135,7 +135,7 @@ def request_of(
     served = json.loads(os.environ.get(SERVED, "null"))
     if deployment.id and served is not None and job not in served:
         raise JobError(f"job: {job} is not served here; start `nightjar serve` on its folder")
-    return make_request(
+    request = make_request(
         job,
         date=str(date) if date else None,
         run_id=run_id,
@@ -145,8 +145,8 @@ def request_of(
         flow_run=str(flow_run.id),
         engine=engine,
         moment=dt.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), dt.UTC),  # Prefect's is Pendulum's
-        scores=False,
     )
+    return to_begin(request)
 
 
 def run_name() -> str:

@@ -29,7 +29,7 @@ from nightjar.inference.history.run_status import warnings
 from nightjar.inference.ledger import endings
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.output.revisions import revision_uri
-from nightjar.inference.run.request import RunRequest, date_named, is_run_id, make_request
+from nightjar.inference.run.request import RunRequest, date_named, fixed, make_request, to_begin
 from nightjar.inference.run.waiting import keep_failure
 from nightjar.inference.storage.lake import LakeStorage
 
@@ -198,33 +198,20 @@ def request_to_begin(job: str | Path, **given: Any) -> RunRequest:
     the job file cannot be read, or the command's options are wrong, only the error is raised.
 
     Raises:
-        NightjarError: As `make_request`.
+        NightjarError: As `make_request`, `to_begin` and `fixed`.
     """
     try:
-        return make_request(job, **given)
-    except NightjarError as error:
-        if (meant := _meant(job, given)) is not None:
-            could_not_begin(meant, error, "discover")
-        raise
-
-
-def _meant(job: str | Path, given: dict[str, Any]) -> RunRequest | None:
-    """The run for which no request could be made, if the job file and the options identify it."""
-    given = {**given, "scores": False}
-    try:
-        return make_request(job, **given)
-    except StorageError:
+        request = to_begin(make_request(job, **given))
+    except StorageError as error:
         # The run's folder has its date; if neither the options nor the name do, the run counts as new.
-        name = given.get("run_id")
-        if name is not None and not is_run_id(name):
-            return None
-        alone = {**given, "run_id": None, "date": given.get("date") or date_named(name or "")}
+        name = given.get("run_id") or ""
+        alone = {**given, "run_id": None, "date": given.get("date") or date_named(name)}
         with suppress(NightjarError):
             found = make_request(job, **alone, storage=LakeStorage())
-            return replace(found, run_id=name or found.run_id)
-    except NightjarError:
-        return None
-    return None
+            could_not_begin(replace(found, run_id=name or found.run_id), error, "discover")
+        raise
+    with telling(request, "discover"):
+        return fixed(request)
 
 
 @contextmanager

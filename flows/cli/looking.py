@@ -64,7 +64,7 @@ def runs(
     from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
+    request = make_request(job, date=date)
     found = standing.runs_listed(request, list_runs(request, lines))
     if as_json:
         emit(found)
@@ -93,7 +93,7 @@ def show(
     from nightjar.inference.records import as_line
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request = make_request(job, date=date, run_id=run_id)
     found = standing.status(request)
     goes_on = found.state == "running"
     report = RunReport(request, found.revision, goes_on=goes_on) if found.revision else None
@@ -159,7 +159,7 @@ def files(
     from nightjar.inference.output import latest_view, nights
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request = make_request(job, date=date, run_id=run_id)
     found = nights.published(request.storage, request.output, run_id, request.date if date else None)
     if as_json:
         print(latest_view.as_json(found), end="")
@@ -192,7 +192,7 @@ def logs(
     from nightjar.inference.output.revisions import newest_revision
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=needed_run(run_id, date), scores=False)
+    request = make_request(job, date=date, run_id=needed_run(run_id, date))
     newest = newest_revision(request.storage, request.run_uri)
     if newest is None:
         raise JobError(no_run(request))
@@ -231,7 +231,7 @@ def report(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.storage.protocol import is_local
 
-    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request = make_request(job, date=date, run_id=run_id)
     request.check_owner()
     made = reportfiles.write(request)
     if as_json:
@@ -259,7 +259,7 @@ def history(
     from nightjar.inference.history.run_status import list_runs
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
+    request = make_request(job, date=date)
     most = max(lines, MAX_NIGHTS) if show else lines
     found = by_date(list_runs(request, most))
     listed = runs_listed(request, found[:lines])
@@ -303,7 +303,7 @@ def evaluate(
     from nightjar.inference.run.request import make_request
     from nightjar.inference.validation.evaluations import evaluation_uri
 
-    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request = make_request(job, date=date, run_id=run_id)
     night = request.date if date else None
     made = evaluate_late(request, run_id, night, labels=labels or ())
     reportfiles.leave(replace(request, run_id=made.run_id, date=made.date), note_aside)

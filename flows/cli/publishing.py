@@ -40,7 +40,7 @@ def publications(
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
+    request = make_request(job, date=date)
     found = visibility.publications(request.storage, request.output, lines)
     emit(found) if as_json else out.print(tables.publications(request, found))
 
@@ -60,7 +60,7 @@ def rollback(
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
+    request = make_request(job, date=date)
     request.check_owner()
     back = visibility.back(request.storage, request.output, to)
     then = back.earlier
@@ -115,7 +115,7 @@ def _change(act: Callable[..., Snapshot], job: str, run_id: str | None, date: st
     from nightjar.inference.output import visibility
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request = make_request(job, date=date, run_id=run_id)
     request.check_owner()
     before = publish.newest(request.storage, request.output)
     after = act(request.storage, request.output, run_id, request.date)
@@ -137,7 +137,7 @@ def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
 
     lead_readers(request)
     place = request.date if request.dated else None
-    runs = (make_request(request.job_path, date=place, run_id=each.run_id, scores=False) for each in changed)
+    runs = (make_request(request.job_path, date=place, run_id=each.run_id) for each in changed)
     reportfiles.renew(runs, note_aside)
     check_tables(request, commit_tables(request))
 
@@ -160,7 +160,7 @@ def prune(
     from nightjar.inference.history import retention
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
+    request = make_request(job, date=date)
     request.check_owner()
     nights = keep or (request.job.output.keep.nights if request.job.output.keep else None)
     if nights is None:
@@ -185,7 +185,7 @@ def tables(job: JobArgument, date: PlaceOption = None, as_json: JsonOption = Fal
     from nightjar.inference.output import targets
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, scores=False)
+    request = make_request(job, date=date)
     request.check_owner()
     output = (request.storage, request.output, request.job.output.tables)
     check_tables(request, tuple(targets.commit(*output, dates=None)))
@@ -246,7 +246,7 @@ def _answer(job: str, run_id: str | None, date: str | None, as_json: bool, **giv
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=run_id, scores=False)
+    request = make_request(job, date=date, run_id=run_id)
     made = answer(request, note_aside, **given)
     if as_json:
         emit(made)

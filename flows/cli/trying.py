@@ -34,15 +34,16 @@ def plan(
     as_json: JsonOption = False,
 ) -> None:
     """Show what would be scored, without scoring."""
-    from nightjar.inference.run.request import make_request
+    from nightjar.inference.run.request import fixed, make_request, to_begin
 
-    request = make_request(job, date=date, run_id=run_id, limit=limit)
+    request = fixed(to_begin(make_request(job, date=date, run_id=run_id, limit=limit)))
     from nightjar.flows.pages import estimate
     from nightjar.inference.run.resume import plan as plan_run
     from nightjar.inference.run.scoring import discover
 
-    found = discover(request)
-    made = plan_run(request, found)
+    with aside(as_json):
+        found = discover(request)
+        made = plan_run(request, found)
     planned = estimate.planned(request, found, made)
     emit(planned) if as_json else tell(estimate.plan_text(planned))
 
@@ -59,18 +60,16 @@ def check(
 
     Writes only a probe into the storage.
     """
-    from nightjar.inference.run.request import make_request
+    from nightjar.inference.run.request import fixed, make_request
 
-    request = make_request(job, date=date, engine=engine)
-    from nightjar.inference.run.scoring import discover
-
-    discovery = discover(request)
+    request = fixed(make_request(job, date=date, engine=engine))
     from nightjar.flows import starting
     from nightjar.flows.cli import tables
     from nightjar.flows.pages.estimate import check_text
+    from nightjar.inference.run.scoring import discover
 
     with aside(as_json):
-        found = starting.check(request, discovery, ray, verbose)
+        found = starting.check(request, discover(request), ray, verbose)
     if as_json:
         emit(found)
         return
@@ -101,7 +100,7 @@ def replay(
     from nightjar.inference.history.replay import replay_row
     from nightjar.inference.run.request import make_request
 
-    request = make_request(job, date=date, run_id=needed_run(run_id, date), scores=False)
+    request = make_request(job, date=date, run_id=needed_run(run_id, date))
     result = replay_row(request, shard, row, file, pdb=pdb, live=live, model=model)
     tell(tables.replayed(result))
     if not result.scored:

@@ -131,7 +131,6 @@ def make_request(
     publish: bool = True,
     flow_run: str | None = None,
     storage: Storage | None = None,
-    scores: bool = True,
     moment: dt.datetime | None = None,
     engine: str = RAY,
     inputs: tuple[str, ...] = (),
@@ -140,8 +139,10 @@ def make_request(
 
     date: the logical time. moment: when the run was due, with time zone; default: now. Without `date`, the logical time
     is the moment's, as the job's schedule has it. limit: score only the first shards that together have at least this
-    many rows; such a run has an id of its own and is never published. scores: False for commands that only read earlier
-    runs, which must work while the user's code is broken. inputs: of a training set, to be described and not published.
+    many rows; such a run has an id of its own and is never published. inputs: of a training set, to be described and
+    not published.
+
+    The user's code and the model are not looked at, as in `fixed`: a run can be read while they are broken.
 
     Raises:
         JobError: The job file, date or run id is wrong.
@@ -151,7 +152,7 @@ def make_request(
     job = _for_training(load_job(path), inputs) if inputs else load_job(path)
     storage = storage or storage_of(job)
     run_id, day, limit = _which(storage, job, run_id, date, limit, moment)
-    request = RunRequest(
+    return RunRequest(
         job=job.at(day),
         job_path=str(path),
         run_id=run_id,
@@ -165,7 +166,6 @@ def make_request(
         engine=engine,
         inputs=tuple(map(location, job.input.uris)) if inputs else (),
     )
-    return fixed(request) if scores else request
 
 
 def storage_of(job: Job) -> LakeStorage:
@@ -251,6 +251,20 @@ def _which(
     return run_id, day, limit
 
 
+def to_begin(request: RunRequest) -> RunRequest:
+    """The request, for a command that begins or continues the run.
+
+    Raises:
+        JobError: The name of the run is kept for a baseline.
+    """
+    if request.run_id == BASELINE and not request.inputs:
+        raise JobError(
+            f"--run-id {BASELINE}: is the name of what `nightjar baseline JOB --input URI` makes of a training set; "
+            "use that command, or choose another name"
+        )
+    return request
+
+
 def fixed(request: RunRequest) -> RunRequest:
     """The request with a snapshot of code and model as they are now, and the variables that this process has.
 
@@ -259,11 +273,6 @@ def fixed(request: RunRequest) -> RunRequest:
     Raises:
         JobError: One of them does not exist.
     """
-    if request.run_id == BASELINE and not request.inputs:
-        raise JobError(
-            f"--run-id {BASELINE}: is the name of what `nightjar baseline JOB --input URI` makes of a training set; "
-            "use that command, or choose another name"
-        )
     job = request.job.with_paths(pinned)
     environment = job.resources.runtime_env.variables(os.environ)
     scoring = fix(request.storage, with_list(request.storage, job))

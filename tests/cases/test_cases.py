@@ -35,7 +35,7 @@ import yaml
 from forked import forked_script
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run.request import fixed, make_request
 from support import NIGHT, data_files, run_steps
 
 CASES = Path(__file__).parent
@@ -66,7 +66,7 @@ class Outcome:
 def outcome(job: Path, date: str, engine: str) -> Outcome:
     """Run one job in this process; only the score step of the engine `ray` leaves it."""
     try:
-        run_steps(make_request(job, date=date, engine=engine))
+        run_steps(fixed(make_request(job, date=date, engine=engine)))
     except JobError as error:
         return Outcome(2, _said(error))
     except NightjarError as error:
@@ -80,7 +80,7 @@ def _said(error: BaseException) -> str:
 
 def published(job: Path, date: str, columns: list[str]) -> list[dict[str, Any]]:
     """Some columns of the latest night's rows, in the order of file and row."""
-    request = make_request(job, date=date)
+    request = fixed(make_request(job, date=date))
     tables = [pq.read_table(request.storage.open(name)) for name in data_files(request.storage, request.output, None)]
     order = [("_file", "ascending"), ("_row", "ascending")]
     rows: list[dict[str, Any]] = pa.concat_tables(tables).sort_by(order).select(columns).to_pylist()

@@ -40,9 +40,9 @@ STEPS = """
 import sys
 import ray
 from support import run_steps
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run.request import fixed, make_request
 ray.init(address=sys.argv[2], log_to_driver=False, logging_level="CRITICAL")
-run_steps(make_request(sys.argv[1], date="2026-11-19"))
+run_steps(fixed(make_request(sys.argv[1], date="2026-11-19")))
 """
 
 

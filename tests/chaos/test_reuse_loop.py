@@ -32,8 +32,8 @@ RUN = """
 import sys
 from support import run_steps
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.run.request import make_request
-run_steps(make_request(sys.argv[1], date=sys.argv[2], engine=LOCAL))
+from nightjar.inference.run.request import fixed, make_request
+run_steps(fixed(make_request(sys.argv[1], date=sys.argv[2], engine=LOCAL)))
 """
 PRUNE = """
 import sys

@@ -219,7 +219,7 @@ def test_a_night_in_the_middle_of_a_backfill_without_its_model_is_told_and_kept(
     (body,) = hook.posted
     assert (body["event"], body["run_id"], body["verdict"]) == ("failed", nights[1], "rejected")
     assert f"{nights[1]}.bin" in body["cause"]
-    assert standing.status(lake.request(date=nights[1], scores=False)).standing == "rejected at discover"
+    assert standing.status(lake.request(date=nights[1])).standing == "rejected at discover"
 
 
 def test_nights_of_a_backfill_that_finds_the_publications_damaged_are_told_once_each(
@@ -248,7 +248,7 @@ def test_a_run_whose_record_cannot_be_read_is_told_by_its_job_file_alone(
     """Whether it is damaged, or the storage refuses to show it. The reason is kept where that is possible."""
     with webhook() as hook:
         lake = Lake(tmp_path).ready(notify={"on": ["failed"], "webhook": hook.url})
-        begun = request.make_request(lake.job_path, date=DATE, run_id="fix", engine="local")
+        begun = request.fixed(request.make_request(lake.job_path, date=DATE, run_id="fix", engine="local"))
         resume.claim(begun)
         kept = lake.out / "runs" / "fix" / "run.json"
         if fault is None:

@@ -79,9 +79,9 @@ def become(root: Path, way: Way) -> str:
 
 
 def request_of(root: Path) -> Any:
-    from nightjar.inference.run.request import make_request
+    from nightjar.inference.run.request import fixed, make_request
 
-    return replace(make_request(root / "job" / "job.yaml", date="2026-11-19"), cache=str(root / "cache"))
+    return replace(fixed(make_request(root / "job" / "job.yaml", date="2026-11-19")), cache=str(root / "cache"))
 
 
 def identities_of(root: Path) -> tuple[list[str], Mapping[str, str]]:

@@ -13,7 +13,7 @@ from PIL import Image
 
 from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run.request import fixed, make_request
 from support import ROOT, read_published, run_steps
 
 skip_without("h5py", reason="pip install 'nightjar-batch[keras]'")
@@ -34,7 +34,7 @@ def test_80_85_percent_of_the_photos_are_what_the_model_says_as_with_keras_itsel
         shutil.copy(EXAMPLE / name, tmp_path)
     for name in ("data", "models"):
         (tmp_path / name).symlink_to(EXAMPLE / name)
-    request = make_request(tmp_path / "job.yaml", date="2026-11-19", engine=LOCAL)
+    request = fixed(make_request(tmp_path / "job.yaml", date="2026-11-19", engine=LOCAL))
     run_steps(request)
     published = read_published(request)
     assert len(published) == 2000

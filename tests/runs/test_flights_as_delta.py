@@ -13,7 +13,7 @@ import pytest
 
 from lazily import skip_without
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run.request import fixed, make_request
 from support import FLIGHTS, read_published, run_steps
 
 pytestmark = pytest.mark.system
@@ -44,7 +44,7 @@ def test_the_newest_snapshot_is_scored_or_the_one_that_the_job_names(example: Pa
         said = subprocess.run([sys.executable, example / "table.py"], capture_output=True, text=True, check=True).stdout
         counts = [int(line.split(":")[1].split()[0].replace(",", "")) for line in said.splitlines()]
         assert counts == [6 * ROWS, 12 * ROWS, len(arrived)]
-    newest = make_request(example / "delta.yaml", date="2026-11-19", engine=LOCAL)
+    newest = fixed(make_request(example / "delta.yaml", date="2026-11-19", engine=LOCAL))
     assert "the input is snapshot 2 of its table" in run_steps(newest).scored.warnings
     published = read_published(newest)
     assert sorted(published["flight_id"]) == sorted(arrived["flight_id"])
@@ -52,6 +52,6 @@ def test_the_newest_snapshot_is_scored_or_the_one_that_the_job_names(example: Pa
     job = (example / "delta.yaml").read_text()
     assert "  # options: {version: 1}\n" in job
     (example / "delta.yaml").write_text(job.replace("# options: {version: 1}", "options: {version: 1}"))
-    chosen = make_request(example / "delta.yaml", date="2026-11-20", engine=LOCAL)
+    chosen = fixed(make_request(example / "delta.yaml", date="2026-11-20", engine=LOCAL))
     assert "the input is snapshot 1 of its table" in run_steps(chosen).scored.warnings
     assert sorted(read_published(chosen)["flight_id"]) == sorted(flights["flight_id"])

@@ -16,7 +16,7 @@ import pytest
 
 from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run.request import fixed, make_request
 from support import ROOT, read_published, run_steps
 from textmodels import direct
 
@@ -64,7 +64,7 @@ def test_every_gloss_is_there(example: Path) -> None:
 @fetching
 def test_the_published_vectors_are_those_of_the_recipe_and_the_nearest_are_found(example: Path) -> None:
     """Each as transformers computes it of its gloss alone, with the pooling that sentence-transformers describes."""
-    request = make_request(example / "job.yaml", date="2026-11-19", engine=LOCAL)
+    request = fixed(make_request(example / "job.yaml", date="2026-11-19", engine=LOCAL))
     run_steps(request)
     published = read_published(request)
     assert len(published) == ROWS
@@ -84,7 +84,7 @@ def test_the_onnx_model_gives_the_vectors_of_torch(example: Path) -> None:
     pytest.importorskip("onnxscript", reason="pip install onnxscript")
     done = subprocess.run([sys.executable, EXAMPLE / "export.py"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
-    request = make_request(example / "onnx.yaml", date="2026-11-19", engine=LOCAL)
+    request = fixed(make_request(example / "onnx.yaml", date="2026-11-19", engine=LOCAL))
     ran = run_steps(request)
     assert not [warning for warning in ran.scored.warnings if "part of this run's identity" in warning]
     published = read_published(request)

@@ -13,7 +13,7 @@ from PIL import Image, ImageOps
 
 from lazily import lazily, skip_without
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run.request import fixed, make_request
 from support import ROOT, read_published, run_steps
 
 skip_without("PIL", reason="pip install 'nightjar-batch[images]'")
@@ -36,7 +36,7 @@ def test_photos_are_scored_as_by_the_model_itself_and_a_file_that_is_none_costs_
     (tmp_path / "data" / "broken.png").write_bytes((EXAMPLE / "data" / "chelsea.png").read_bytes()[:1000])
     job = (tmp_path / "job.yaml").read_text()
     (tmp_path / "job.yaml").write_text(job + "\nretry: {max_quarantined: 0.2}\n")
-    request = make_request(tmp_path / "job.yaml", date="2026-11-19", engine=LOCAL)
+    request = fixed(make_request(tmp_path / "job.yaml", date="2026-11-19", engine=LOCAL))
     run_steps(request)
     published = read_published(request)
     assert [Path(path).name for path in published["path"]] == sorted(each.name for each in (EXAMPLE / "data").iterdir())

@@ -53,9 +53,9 @@ SCORES = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.run.request import make_request
+from nightjar.inference.run.request import fixed, make_request
 from support import run_steps
-run_steps(make_request(sys.argv[2], date="2026-11-19", engine=LOCAL))
+run_steps(fixed(make_request(sys.argv[2], date="2026-11-19", engine=LOCAL)))
 """
 DIRECT = """
 import sys

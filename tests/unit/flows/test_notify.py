@@ -102,6 +102,16 @@ def test_a_gate_that_blocks_is_the_verdict_and_its_sentence_the_cause(lake: Lake
     assert "The greatest 'score' is 15998, above checks[0].max = 5." in hook.posted[0]["cause"]
 
 
+def test_wrong_options_of_a_command_are_no_failed_night(lake: Lake) -> None:
+    """The name of a baseline would make a note beside it."""
+    with webhook() as hook:
+        lake.ready(notify={"on": ["failed"], "webhook": hook.url})
+        with pytest.raises(JobError, match="--run-id baseline: is the name of"):
+            notifying.request_to_begin(lake.job_path, run_id="baseline", engine=LOCAL)
+    assert hook.posted == []
+    assert not (lake.out / "runs").exists()
+
+
 def test_a_published_night_is_told_once_with_its_warnings(lake: Lake) -> None:
     with webhook() as hook:
         lake.ready(

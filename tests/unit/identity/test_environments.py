@@ -20,10 +20,11 @@ from dataclasses import replace
 import pyarrow as pa
 import steps as run
 from nightjar.inference.scoring.assignment import open_scorers
-from nightjar.inference.run.request import make_request, worker_spec
+from nightjar.inference.run.request import fixed, make_request, worker_spec
 
 for place in ("job.yaml", "theirs.yaml"):
-    request = replace(make_request(sys.argv[1] + "/" + place, date="2026-11-19"), cache=sys.argv[1] + "/../cache")
+    made = make_request(sys.argv[1] + "/" + place, date="2026-11-19")
+    request = replace(fixed(made), cache=sys.argv[1] + "/../cache")
     print([file.name for file in request.scoring.code.files], *request.scoring.packages)
     spec = worker_spec(request, run.discover(request).schema)
     print(open_scorers(replace(spec, own_process=True)).loaded[0](pa.table({"x": [1.0]}))["score"].to_pylist())

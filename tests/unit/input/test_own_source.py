@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import steps as run
+from nightjar.flows.cli.main import app
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import JobError, ShardsFailed
 from nightjar.inference.job.finding import find
@@ -46,6 +49,16 @@ def test_the_example_of_the_docs_reads_what_numpy_reads(lake: Lake) -> None:
     )  # fmt: skip
     lake.run()
     assert lake.published()["id"].tolist() == [*range(40, 120)]
+
+
+@pytest.mark.parametrize("command", [["plan"], ["check", "--engine", "local"]], ids=" ".join)
+def test_what_a_source_prints_is_not_in_the_json_of_a_command(
+    lake: Lake, command: list[str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    (lake.folder / "readings.py").write_text(EXAMPLE.replace("rows, rest =", "print('here'); rows, rest ="))
+    with suppress(SystemExit):
+        app([*command, str(lake.job_path), "--json"], standalone_mode=False)
+    assert isinstance(json.loads(capfd.readouterr().out), dict)
 
 
 def test_the_local_engine_loads_the_model_once(lake: Lake) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.run.refusals import check_request, check_without_input
-from nightjar.inference.run.request import make_request, record_run
+from nightjar.inference.run.request import fixed, make_request, record_run
 from nightjar.inference.run.scoring import discover
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
@@ -111,7 +111,7 @@ def test_a_run_can_be_asked_for_again_before_anything_is_recorded_of_it(
         limit=int(given["--limit"]) if "--limit" in given else None,
         publish="--no-publish" not in options,
     )
-    assert replace(again, flow_run=first.flow_run) == first
+    assert fixed(replace(again, flow_run=first.flow_run)) == first
 
 
 @pytest.mark.parametrize("name", ["2026-W47", "20261117", "2026-W47-2", "10101010"])
@@ -197,20 +197,20 @@ def test_what_lies_of_a_daily_job_is_as_it_always_was(lake: Lake) -> None:
         written = lake.folder / "out/runs/2026-11-19/run.json"
         assert written.read_bytes() == b'{"run_id": "2026-11-19", "date": "2026-11-19", "limit": null}'
         moment = dt.datetime(2026, 11, 19, 23, 30, tzinfo=dt.UTC)
-        due = make_request(lake.job_path, moment=moment, scores=False)
+        due = make_request(lake.job_path, moment=moment)
         assert due.run_id == ("2026-11-20" if schedule else "2026-11-19")
 
 
 def test_a_run_is_of_the_last_instant_at_which_it_was_due(lake: Lake) -> None:
     lake.ready(schedule=HOURLY, input__uri="data/{date:%Y/%m/%d/%H}/", output__uri="out/{date}/")
     moment = dt.datetime(2026, 11, 19, 5, 59, tzinfo=dt.UTC)
-    request = make_request(lake.job_path, moment=moment, scores=False)
+    request = make_request(lake.job_path, moment=moment)
     assert (request.run_id, request.date) == ("2026-11-19T05", "2026-11-19T05")
     assert request.job.input.uri == f"{lake.folder}/data/2026/11/19/05/"
     assert request.run_uri == f"{lake.folder}/out/2026-11-19/runs/2026-11-19T05"
     assert request.again == ["--run-id", "2026-11-19T05"]
     assert lake.request(run_id="2026-11-19T0500", date=None).run_id == "2026-11-19T05", "an instant has one text"
-    limited = make_request(lake.job_path, moment=moment, limit=5, scores=False)
+    limited = make_request(lake.job_path, moment=moment, limit=5)
     assert limited.run_id == "2026-11-19T05-limit-5"
     record_run(limited)
     continued = lake.request(run_id=limited.run_id, date=None)
@@ -263,6 +263,6 @@ def test_places_that_a_list_names_are_read_as_the_job_says_by_every_caller(lake:
     (lake.folder / "names.txt").write_text("s3://public-bucket/day/a.parquet\n")
     listed = {"list": "names.txt", "anonymous": True, "within": ["s3://public-bucket/"]}
     lake.ready(input=listed)
-    for scores in (True, False):
-        storage = make_request(lake.job_path, scores=scores).storage
+    read = make_request(lake.job_path)
+    for storage in (read.storage, fixed(read).storage):
         assert isinstance(storage, LakeStorage) and storage.settings.anonymous == ("s3://public-bucket",)
