@@ -16,7 +16,7 @@ from statistics import NormalDist
 import numpy as np
 
 from nightjar.inference.jsonform import SELDOM
-from nightjar.inference.metrics.numbers import Bins, lowest
+from nightjar.inference.metrics.numbers import lowest
 from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
 
 GROUPS = 10
@@ -24,6 +24,11 @@ GROUPS = 10
 
 _CATEGORIES = 50
 """The most frequent values that are groups of their own; the others are one group."""
+
+_EXPECTED = 5
+"""The rows of the other night with a value that is a group of its own, but for nights of few rows: with fewer, chance
+exceeds what is allowed for it.
+"""
 
 _HALF = 0.5
 """What is added to each count (Jeffreys' prior), so that an empty group is rare and not impossible."""
@@ -120,7 +125,9 @@ def drift(before: ColumnProfile, now: ColumnProfile, columns: int = 1, column: s
     nulls = now.missing / now.rows - before.missing / before.rows
     share = (before.missing + now.missing) / (before.rows + now.rows)
     deviation = math.sqrt(share * (1 - share) * _sizes(before.rows, now.rows))
-    nulls_chance = NormalDist().inv_cdf(1 - alarm / 2) * deviation  # either way, as shares may rise and fall
+    normal = NormalDist().inv_cdf(1 - alarm / 2)  # either way, as shares may rise and fall
+    # The second term is for shares near 0, which are skewed (Bernstein's inequality has it, too).
+    nulls_chance = normal * deviation + normal**2 / (3 * min(before.rows, now.rows))
     if kinds == {"other"}:
         why = "it holds neither numbers nor text nor bools"
         groups = (Group("a value", before.rows - before.missing, now.rows - now.missing), _missing(before, now))
@@ -179,13 +186,19 @@ def _by_hash(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
     old, new = before.categories.counts, now.categories.counts
-    named = [value for value, _ in before.categories.ranked()[:_CATEGORIES]]
+    fewest = min(_EXPECTED, old.total() / GROUPS)
+    named = [value for value, rows in before.categories.ranked()[:_CATEGORIES] if rows >= fewest]
     others = [counts.total() - sum(counts[value] for value in named) for counts in (old, new)]
     return [*(Group(value, old[value], new[value]) for value in named), Group("other values", *others)]
 
 
 def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
-    keys, old, new = _side_by_side(before.numbers.bins, now.numbers.bins)
+    bits = min(before.numbers.bins.bits, now.numbers.bins.bits)
+    bins = [each.numbers.bins.at(bits) for each in (before, now)]
+    keys = np.union1d(bins[0].keys, bins[1].keys)
+    old, new = np.zeros((2, len(keys)), np.int64)
+    for counts, each in zip((old, new), bins, strict=True):
+        counts[np.searchsorted(keys, each.keys)] = each.counts
     infinite = [
         Group(name, getattr(before.numbers, field), getattr(now.numbers, field))
         for name, field in (("-inf", "minus_inf"), ("inf", "plus_inf"))
@@ -201,19 +214,13 @@ def _by_span(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
     ends |= {*heavy, *(bin_ - 1 for bin_ in heavy if bin_)}
     starts = [0, *sorted({end + 1 for end in ends if end + 1 < len(keys)})]
     stops = [*starts[1:], len(keys)]
-    spans = []
-    for start, stop in zip(starts, stops, strict=True):
-        low = f"{lowest(int(keys[start])):.4g}" if start else "lowest"
-        high = f"{lowest(int(keys[stop])):.4g}" if stop < len(keys) else "highest"
-        spans.append(Group(f"{low} to {high}", int(old[start:stop].sum()), int(new[start:stop].sum())))
+    digits = min(max(4, 2 + round(bits * math.log10(2))), 15)  # enough to tell two bins apart
+    edges = ["lowest", *(f"{end:.{digits}g}" for end in lowest(keys[starts[1:]], bits)), "highest"]
+    spans = [
+        Group(f"{low} to {high}", int(old[start:stop].sum()), int(new[start:stop].sum()))
+        for low, high, start, stop in zip(edges, edges[1:], starts, stops, strict=False)
+    ]
     return [*spans, *infinite]
-
-
-def _side_by_side(before: Bins, now: Bins) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    keys = np.union1d(before.keys, now.keys)
-    old, new = np.zeros((2, len(keys)), np.int64)
-    old[np.searchsorted(keys, before.keys)], new[np.searchsorted(keys, now.keys)] = before.counts, now.counts
-    return keys, old, new
 
 
 def _only(one: ColumnProfile, other: ColumnProfile) -> tuple[str, ...]:

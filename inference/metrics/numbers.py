@@ -1,10 +1,11 @@
-"""The distribution of the numbers of a column: moments, extreme values, and bins that never change, so that two nights
-can be compared bin by bin.
+"""The distribution of the numbers of a column: moments, extreme values, and bins whose edges never change, so that two
+nights can be compared bin by bin.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -12,10 +13,13 @@ import numpy as np
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import NumberFigures
 
-_BITS = 6
-"""A power of two has 2^6 bins, so that a value is at most 1/128 of itself from the middle of its bin."""
+COARSEST, FINEST = 6, 52
+"""Bits of a bin: a power of two has 2^bits bins. With 6 a value is at most 1/128 of itself from the middle of its bin;
+with 52 each float64 has a bin of its own.
+"""
 
-_SHIFT = 52 - _BITS
+MOST_BINS = 1024
+"""The most bins of a column whose bins are finer than the coarsest."""
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -56,21 +60,62 @@ class Moments(State):
 
 
 @dataclass(slots=True)
-class Bins(State):
-    """The bins that hold values. keys, counts: int64, of shape (bins,); the keys are in ascending order."""
+class Tally(State):
+    """How many values each bin holds."""
 
     keys: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The bins that hold values, ascending, as int64 of shape (bins,)."""
 
-    def merge(self, other: Bins) -> None:
-        if np.array_equal(self.keys, other.keys):
-            self.counts = self.counts + other.counts
-            return
+    counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """The values in each bin, as int64 of shape (bins,)."""
+
+    def merge(self, other: Tally) -> None:
+        """Add another's values. Its keys need not be there once each."""
         keys, counts = np.concatenate([self.keys, other.keys]), np.concatenate([self.counts, other.counts])
         order = np.argsort(keys, kind="stable")  # a stable sort only merges what is two ascending runs
         keys, counts = keys[order], counts[order]
-        firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
-        self.keys, self.counts = keys[firsts], np.add.reduceat(counts, firsts)
+        firsts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), keys[1:] != keys[:-1]]))
+        self.keys, self.counts = keys[firsts], np.add.reduceat(counts, firsts) if len(keys) else counts
+
+
+@dataclass(slots=True)
+class Bins(Tally):
+    """Bins by `keys_of`, as fine as `MOST_BINS` allow, so that values that lie close together are told apart.
+
+    How fine they are depends on the values alone, in whatever order they are added: more values never need fewer bins.
+    """
+
+    bits: int = FINEST
+    """As in `COARSEST, FINEST`."""
+
+    @classmethod
+    def of(cls, values: np.ndarray) -> Bins:
+        """The bins of finite float64 values."""
+        return cls(*np.unique(keys_of(values), return_counts=True))._few()
+
+    def merge(self, other: Tally) -> None:
+        assert isinstance(other, Bins)
+        bits = min(self.bits, other.bits)
+        found = self.at(bits)
+        Tally.merge(found, other.at(bits))
+        found = found._few()
+        self.keys, self.counts, self.bits = found.keys, found.counts, found.bits
+
+    def at(self, bits: int) -> Bins:
+        """The same values in coarser bins. bits: at most as many as now."""
+        found = Bins(bits=bits)
+        Tally.merge(found, Tally(self._keys(bits), self.counts))
+        return found
+
+    def _few(self) -> Bins:
+        bits = range(self.bits, COARSEST, -1)
+        few = bisect_left(bits, True, key=lambda each: bool(np.count_nonzero(np.diff(self._keys(each))) < MOST_BINS))
+        return self.at(bits[few] if few < len(bits) else COARSEST)
+
+    def _keys(self, bits: int) -> np.ndarray:
+        # The bin of 0 stays: its neighbours have the keys 1 and -1.
+        keys: np.ndarray = np.sign(self.keys) * (((np.abs(self.keys) - 1) >> (self.bits - bits)) + 1)
+        return keys
 
 
 @dataclass(slots=True)
@@ -107,8 +152,7 @@ class NumberState(State):
             self.minus_inf += int((values == -np.inf).sum())
         if len(finite):
             low, high = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # 0 rather than -0
-            bins = Bins(*np.unique(keys_of(finite), return_counts=True))
-            self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), bins))
+            self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), Bins.of(finite)))
 
     def results(self) -> NumberFigures | None:
         """The figures; None if no value is finite."""
@@ -129,12 +173,12 @@ class NumberState(State):
         index = int(np.searchsorted(np.cumsum(self.bins.counts), math.ceil(share * self.moments.count) or 1))
         assert self.min is not None
         assert self.max is not None
-        return min(max(middle(int(self.bins.keys[index])), self.min), self.max) + 0.0  # 0 rather than -0
+        found = float(middles(self.bins.keys[index : index + 1], self.bins.bits)[0])
+        return min(max(found, self.min), self.max) + 0.0  # 0 rather than -0
 
 
-def keys_of(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
-    """The bin of each float64 that is no NaN: monotone, and the same on every machine. 0 has a bin of its own. A power
-    of two has 2^bits bins.
+def keys_of(values: np.ndarray, bits: int = FINEST) -> np.ndarray:
+    """The bin of each float64 that is no NaN: monotone, and the same on every machine. 0 has a bin of its own.
 
     Read as integers, the leading bits of the magnitudes are ordered like the magnitudes.
     """
@@ -144,15 +188,17 @@ def keys_of(values: np.ndarray, bits: int = _BITS) -> np.ndarray:
     return keys
 
 
-def lowest(key: int) -> float:
-    """The lower end of a bin; of one below 0 that is the end away from 0."""
-    if key > 0:
-        return float((np.array([key - 1], np.int64) << _SHIFT).view(np.float64)[0])
-    return -lowest(1 - key) if key else 0.0
+def lowest(keys: np.ndarray, bits: int) -> np.ndarray:
+    """The lower ends of bins; of one below 0 that is the end away from 0, which the bin does not hold."""
+    ends: np.ndarray = (np.where(keys > 0, keys - 1, -keys) << (52 - bits)).view(np.float64)
+    return np.where(keys > 0, ends, -ends)
 
 
-def middle(key: int) -> float:
-    """The middle of a bin."""
-    low, high = lowest(abs(key)), lowest(abs(key) + 1)
-    found = low + (high - low) / 2 if key and np.isfinite(high) else low
-    return found if key > 0 else -found
+def middles(keys: np.ndarray, bits: int) -> np.ndarray:
+    """The middles of bins; of bins that hold one value each, that value."""
+    magnitudes = np.abs(keys)
+    low, high = lowest(magnitudes, bits), lowest(magnitudes + 1, bits)
+    whole = (keys == 0) | (bits == FINEST) | np.isinf(high)
+    with np.errstate(invalid="ignore"):
+        found = np.where(whole, low, low + (high - low) / 2)
+    return np.where(keys > 0, found, -found)

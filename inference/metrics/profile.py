@@ -146,7 +146,7 @@ class ColumnProfile(State):
 class Profile(Kept):
     """The profiles of a night's columns, by name."""
 
-    VERSION: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 7
     CALLED: ClassVar[str] = "a profile"
 
     columns: dict[str, ColumnProfile]

@@ -34,7 +34,7 @@ class Metrics(Kept):
     that the job profiles. slices: of a job with a label.
     """
 
-    VERSION: ClassVar[int] = 6
+    VERSION: ClassVar[int] = 7
     CALLED: ClassVar[str] = "a metrics state"
 
     columns: dict[str, ColumnState] = field(default_factory=dict)

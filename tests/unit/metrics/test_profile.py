@@ -20,7 +20,18 @@ from hypothesis import strategies as st
 
 from nightjar.inference.metrics.columns import LONGEST
 from nightjar.inference.metrics.figures import ProfileFigures
-from nightjar.inference.metrics.numbers import QUANTILES, Moments, NumberState, keys_of, middle
+from nightjar.inference.metrics.numbers import (
+    COARSEST,
+    FINEST,
+    MOST_BINS,
+    QUANTILES,
+    Bins,
+    Moments,
+    NumberState,
+    keys_of,
+    lowest,
+    middles,
+)
 from nightjar.inference.metrics.profile import ENOUGH, MOST, ColumnProfile, Profile, counted_values, drawn, share_of
 
 FLOATS = st.floats(allow_nan=True, allow_infinity=True) | st.sampled_from([0.0, -0.0, 1e-320, 1e300, -1e300])
@@ -130,13 +141,37 @@ def test_a_quantile_is_within_a_128th_of_the_value(values: list[float]) -> None:
         assert abs(state.quantile(share) - exact) <= abs(exact) / 128
 
 
-@given(st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=50))
-def test_bins_are_in_the_order_of_the_values(values: list[float]) -> None:
-    keys = keys_of(np.array(sorted(values)))
-    assert (np.diff(keys) >= 0).all()
-    assert [math.copysign(1, middle(key)) for key in keys.tolist() if key] == [
-        math.copysign(1, value) for value in sorted(values) if value
-    ]
+@given(
+    st.lists(st.floats(allow_nan=False, allow_infinity=False), min_size=2, max_size=50),
+    st.integers(COARSEST, FINEST),
+)
+def test_bins_are_in_the_order_of_the_values_and_hold_them(values: list[float], bits: int) -> None:
+    ordered = np.array(sorted(values))
+    keys = keys_of(ordered, bits)
+    assert (keys[1:] >= keys[:-1]).all()
+    assert (np.sign(keys) == np.sign(ordered)).all()
+    low, high = lowest(np.abs(keys), bits), lowest(np.abs(keys) + 1, bits)
+    assert ((low <= np.abs(ordered)) & ((np.abs(ordered) < high) | (keys == 0))).all()
+    assert (np.abs(np.abs(middles(keys, bits)) - low) <= high - low).all()
+
+
+@given(
+    st.lists(st.tuples(st.floats(-1e12, 1e12), st.floats(0, 10), st.integers(1, 400)), min_size=1, max_size=8),
+    st.data(),
+)
+def test_bins_are_as_fine_as_the_values_allow_in_whatever_order_they_are_added(
+    clusters: list[tuple[float, float, int]], data: st.DataObject
+) -> None:
+    random = np.random.default_rng(data.draw(st.integers(0, 99)))
+    values = np.concatenate([random.normal(*cluster) for cluster in clusters])
+    whole, pieces = Bins.of(values), Bins()
+    for piece in np.array_split(random.permutation(values), data.draw(st.integers(1, 9))):
+        pieces.merge(Bins.of(piece))
+    assert pieces.values() == whole.values()
+    assert whole.counts.sum() == len(values)
+    assert len(whole.keys) <= MOST_BINS or whole.bits == COARSEST
+    if whole.bits < FINEST:
+        assert len(np.unique(keys_of(values, whole.bits + 1))) > MOST_BINS
 
 
 NARROW: dict[str, Any] = {
@@ -316,7 +351,7 @@ def test_the_spread_of_texts_is_the_same_however_they_come(more: list[str]) -> N
 
 def test_another_version_is_refused() -> None:
     packed = zlib.compress(json.dumps({"v": 2, "columns": {}}).encode())
-    with pytest.raises(ValueError, match="not a profile: version 2, not 6"):
+    with pytest.raises(ValueError, match="not a profile: version 2, not 7"):
         Profile.from_bytes(packed)
 
 
