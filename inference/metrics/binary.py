@@ -15,10 +15,24 @@ from nightjar.inference.arrow_types import is_native_number
 from nightjar.inference.metrics.columns import floats
 from nightjar.inference.metrics.evaluator import Evaluator, Labels
 from nightjar.inference.metrics.figures import Bounded, CalibrationBin, Predictions
-from nightjar.inference.metrics.numbers import Bins, keys_of
+from nightjar.inference.metrics.numbers import Tally, keys_of, lowest
 
-_INSIDE = 4096  # uniform bins of [0, 1]: 0 to 4095
-_BITS = 8  # outside, 2^8 bins for each power of two: below 0, and from 4096 on
+_UNIFORM = 4096
+"""The bins of one width that [0, 1] would have. Its ends have finer ones, but with the same edges among theirs."""
+
+_BITS = 8
+"""Below 1/16, a power of two of the score has 2^8 bins; from 15/16 on, one of its distance from 1; and so outside of
+[0, 1]. So the scores of rare events, and those of a model that is nearly sure, are told apart.
+"""
+
+_TAIL = int(keys_of(np.array([1 / 16]), _BITS)[0])
+"""The bin that begins with 1/16; that of 0 is 0."""
+
+_TOP = _TAIL + _UNIFORM * 14 // 16
+"""The bin that begins with 15/16."""
+
+_ONE = _TOP + _TAIL - 1
+"""The bin of 1."""
 
 _CLIP = 1e-7
 _UNDEFINED = {
@@ -51,7 +65,7 @@ class BinaryState(Evaluator):
 
     outside: int = 0
     loss: float = 0.0
-    counted: Bins = field(default_factory=Bins)
+    counted: Tally = field(default_factory=Tally)
 
     def update(self, rows: pa.Table, labels: Labels) -> None:
         values, found = floats(self.outputs(rows, labels)), self.numbers(labels)
@@ -66,7 +80,7 @@ class BinaryState(Evaluator):
         first = int(bins.min())
         counts = np.bincount(bins - first)
         filled = np.flatnonzero(counts)
-        self.counted.merge(Bins(filled + first, counts[filled]))
+        self.counted.merge(Tally(filled + first, counts[filled]))
         inside = (values >= 0) & (values <= 1)
         if not inside.all():
             self.outside += len(values) - int(inside.sum())
@@ -114,8 +128,8 @@ class BinaryState(Evaluator):
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """What was counted. bins: those that hold rows, in ascending order of score; those of [0, 1] are 0 to 4095. pairs:
-    int64 of shape (bins, 2): the negatives and positives of each. All metrics but the first two need scores in [0, 1].
+    """What was counted. bins: those that hold rows, in ascending order of score. pairs: int64 of shape (bins, 2): the
+    negatives and positives of each. All metrics but the first two need scores in [0, 1].
     """
 
     bins: np.ndarray
@@ -134,7 +148,16 @@ class Scores:
     @property
     def middles(self) -> np.ndarray:
         """The middle of each bin."""
-        return (self.bins + 0.5) / _INSIDE
+        low, high = _edges(self.bins)
+        middles: np.ndarray = (low + high) / 2
+        return middles
+
+    @property
+    def _halves(self) -> np.ndarray:
+        """Half of the width of each bin."""
+        low, high = _edges(self.bins)
+        halves: np.ndarray = (high - low) / 2
+        return halves
 
     def auroc(self) -> Bounded:
         """Area under the ROC curve by the trapezoid rule: U / (P·N), a tie counting half.
@@ -174,14 +197,14 @@ class Scores:
 
         p is wrong by at most half a bin, δ, so the square by at most 2·|p − y|·δ + δ².
         """
-        half = 0.5 / _INSIDE
+        half = self._halves[:, np.newaxis]
         errors = np.stack([self.middles, 1 - self.middles], axis=1)
         weights = self.pairs / self.pairs.sum()
         return Bounded(float((weights * errors**2).sum()), float((weights * (2 * errors * half + half**2)).sum()))
 
     def calibration(self) -> tuple[CalibrationBin, ...]:
         """The calibration curve: the bins of [0, 1] that have rows."""
-        coarse, found = self.bins // (_INSIDE // CALIBRATION_BINS), []
+        coarse, found = np.minimum((self.middles * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1), []
         for each in np.unique(coarse):
             pairs = self.pairs[coarse == each]
             rows, positives = int(pairs.sum()), int(pairs[:, 1].sum())
@@ -191,18 +214,18 @@ class Scores:
 
     def ece(self) -> Bounded:
         """Expected calibration error: Σ rows/all · |mean score − share of label 1| over 16 bins of one width (Naeini et
-        al., AAAI 2015). A mean is wrong by at most half a fine bin.
+        al., AAAI 2015). A mean is wrong by at most half of its fine bins.
         """
         bins = self.calibration()
         rows = sum(each.rows for each in bins)
         value = sum(each.rows * abs(each.mean_score - each.positive_share) for each in bins) / rows
-        return Bounded(value, 0.5 / _INSIDE)
+        return Bounded(value, float((self.pairs.sum(axis=1) * self._halves).sum()) / rows)
 
     def at(self, threshold: float) -> Predictions:
         """Predictions: 1 from the threshold on, which is rounded to an edge of the bins; exact for scores beyond it."""
-        edge = min(max(round(threshold * _INSIDE), 1), _INSIDE - 1)
-        below, above = self.pairs[self.bins < edge], self.pairs[self.bins >= edge]
-        return Predictions(edge / _INSIDE, *map(int, (*below.sum(axis=0), *above.sum(axis=0))))
+        edge = min(max(round(threshold * _UNIFORM), 1), _UNIFORM - 1) / _UNIFORM
+        upper = self.bins >= _bins(np.array([edge]))[0]
+        return Predictions(edge, *map(int, (*self.pairs[~upper].sum(axis=0), *self.pairs[upper].sum(axis=0))))
 
 
 def _of_predictions(name: str, found: Predictions) -> Bounded | str:
@@ -217,10 +240,19 @@ def _of_predictions(name: str, found: Predictions) -> Bounded | str:
 
 
 def _bins(values: np.ndarray) -> np.ndarray:
-    """The bin of each score: fixed and monotone."""
-    index: np.ndarray = np.minimum((np.clip(values, 0, 1) * _INSIDE).astype(np.int64), _INSIDE - 1)
-    if values.min() < 0 or values.max() > 1:
-        keys = keys_of(values, _BITS)
-        above = keys - keys_of(np.ones(1), _BITS) + _INSIDE
-        index = np.where(values > 1, above, np.where(values < 0, keys, index))
-    return index
+    """The bin of each score: fixed and monotone. A score on an edge is in the bin above the edge."""
+    found: np.ndarray = (np.clip(values, 0, 1) * _UNIFORM).astype(np.int64) + (_TAIL - _UNIFORM // 16)
+    low, top, above = np.flatnonzero(values < 1 / 16), np.flatnonzero(values >= 15 / 16), np.flatnonzero(values > 1)
+    found[low] = keys_of(values[low], _BITS)
+    found[top] = _ONE - keys_of(np.nextafter(1 - np.minimum(values[top], 1), 0), _BITS)
+    found[above] = keys_of(values[above], _BITS) - keys_of(np.ones(1), _BITS) + _ONE + 1
+    return found
+
+
+def _edges(bins: np.ndarray) -> np.ndarray:
+    """The ends of bins of [0, 1], of shape (2, bins)."""
+    at = np.stack([bins, bins + 1])
+    top = 1 - lowest(np.maximum(_ONE + 1 - at, 0), _BITS)
+    ends: np.ndarray = np.where(at <= _TAIL, lowest(at, _BITS), (at - _TAIL) / _UNIFORM + 1 / 16)
+    ends[at > _TOP] = top[at > _TOP]
+    return ends

@@ -143,6 +143,20 @@ def test_the_bound_is_small_on_real_shapes_of_scores(scale: str) -> None:
     assert abs(value(found, "auroc") - roc_auc_score(labels, scores)) <= found["metrics"]["auroc"]["bound"]
 
 
+@pytest.mark.parametrize("centre", [-9, -7, -3, 0, 3, 12])
+@pytest.mark.parametrize("kind", [np.float32, np.float64])
+def test_scores_of_rare_events_and_of_nearly_sure_models_are_told_apart(centre: float, kind: type[np.floating]) -> None:
+    random = np.random.default_rng(3)
+    logits = random.normal(centre, 2, 400_000)
+    labels = random.random(len(logits)) < 1 / (1 + np.exp(-logits))
+    scores = (1 / (1 + np.exp(-logits))).astype(kind).astype(float)
+    found = as_evaluated(scores.astype(kind), labels).metrics
+    assert found["auroc"].bound < 1e-3
+    assert found["average_precision"].bound < 1e-3
+    for name, measure in (("auroc", roc_auc_score), ("average_precision", average_precision_score)):
+        assert abs(found[name].value - measure(labels, scores)) <= found[name].bound + 1e-12
+
+
 def as_evaluated(scores: Any, labels: Any) -> Evaluation:
     found = measured(pa.array(scores), labels).results().evaluation
     assert found is not None
@@ -162,11 +176,11 @@ SHAPES = {
 def test_metrics_of_labels_are_within_their_bounds_of_scikit_learns(shape: str, rows: int) -> None:
     random = np.random.default_rng(rows)
     for _ in range(20):
-        scores = SHAPES[shape](random, rows).astype(np.float32)
+        scores = SHAPES[shape](random, rows).astype(np.float32).astype(float)  # scikit-learn adds in its type
         labels = random.random(rows) < 0.1 + 0.8 * scores
         if labels.all() or not labels.any():
             continue
-        found = as_evaluated(scores, labels)
+        found = as_evaluated(scores.astype(np.float32), labels)
         exact = {
             "average_precision": average_precision_score(labels, scores),
             "brier": brier_score_loss(labels, scores),
@@ -328,8 +342,10 @@ def test_any_other_label_is_an_error_that_names_the_value(labels: pa.Array, said
         measured(pa.array([0.1, 0.2], pa.float32()), labels)
 
 
-def test_a_column_of_null_labels_is_all_excluded() -> None:
-    found = evaluation(pa.array([0.1, 0.2], pa.float32()), pa.nulls(2))
+@pytest.mark.parametrize("labels", [pa.nulls(2), pa.nulls(2, pa.string()), pa.nulls(2, pa.int64())])
+def test_a_column_of_null_labels_is_all_excluded(labels: pa.Array) -> None:
+    """Also one that a format without types, as CSV, reads as text."""
+    found = evaluation(pa.array([0.1, 0.2], pa.float32()), labels)
     assert (found["rows"], found["excluded_null_labels"], value(found, "auroc")) == (0, 2, None)
 
 
