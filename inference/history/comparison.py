@@ -157,8 +157,8 @@ def _figures(manifest: Manifest, metrics: Figures) -> Mapping[str, float]:
 
 def _slices(before: Figures, now: Figures) -> Iterator[FigureCompared]:
     """The first figure of slices; of each column those that have the most rows now."""
-    lead = now.evaluation.lead if now.evaluation else ""
-    for column, sliced in now.slices.items():
+    lead = next((each.evaluation.lead for each in (now, before) if each.evaluation and each.evaluation.lead), "")
+    for column, sliced in now.slices.items() if lead else ():
         earlier = {each.value: each for each in before.slices.get(column, SliceFigures()).slices}
         for each in sliced.slices[:_SLICES]:
             values = (_figure(lead, found) for found in (earlier.get(each.value), each))

@@ -151,7 +151,8 @@ class Movement:
             measured = np.isfinite(distances)
             self._unmeasured += int((~measured).sum())
             self._distances.update(distances[measured])
-        for at in _farthest(distances, keys, changed & measured, self.most).tolist():
+        distances = np.where(measured, distances, -1.0)  # what became null, say, comes last
+        for at in _farthest(distances, keys, changed, self.most).tolist():
             key, change = keys[at].as_py(), float(moved[at])
             names = tuple(values_of(key, self.key))
             row = RowMoved(names, _text(before[at]), _text(now[at]), change if np.isfinite(change) else None)

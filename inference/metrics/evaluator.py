@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import LabelInvalid
 from nightjar.inference.job.label_sections import METRICS, Evaluating
-from nightjar.inference.metrics.columns import floats, nan_as_null, plain
+from nightjar.inference.metrics.columns import floats, nan_as_null, plain, plain_type
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import Bounded, Evaluation
 
@@ -88,6 +88,12 @@ class Evaluator(State, ABC):
             JobError: One is of a type that it cannot have. Names the key.
         """
 
+    @classmethod
+    def takes(cls, kind: pa.DataType) -> bool:
+        """Whether a column of this type can have the labels. One of nulls alone can: no label has come yet."""
+        kind = plain_type(kind)
+        return pa.types.is_null(kind) or cls.takes_label(kind)
+
     def check(self, labels: Labels) -> None:
         """Check labels whose rows are not there yet.
 
@@ -100,13 +106,13 @@ class Evaluator(State, ABC):
             self.typed(labels)
 
     def typed(self, labels: Labels) -> pa.ChunkedArray:
-        """The labels without dictionary or extension type; a column of the type null has no label, and NaN is none.
+        """The labels without dictionary or extension type; a column of nulls has no label, and NaN is none.
 
         Raises:
             LabelInvalid: They are of a type that labels cannot have.
         """
         column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
-        if not (pa.types.is_null(column.type) or self.takes_label(column.type)):
+        if not self.takes(column.type) and column.null_count < len(column):
             raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be {self.LABELS}")
         return nan_as_null(column)
 

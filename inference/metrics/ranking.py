@@ -236,5 +236,5 @@ class RankingState(Evaluator):
 
 def _names_groups(type_: pa.DataType) -> bool:
     kind = plain_type(type_)
-    whole = is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_date(kind) or is_.is_timestamp(kind)
-    return bool(whole or is_.is_binary(kind) or is_.is_large_binary(kind))
+    tests = (is_text, is_.is_integer, is_.is_boolean, is_.is_date, is_.is_timestamp, is_.is_binary, is_.is_large_binary)
+    return is_.is_null(kind) or any(test(kind) for test in tests)

@@ -124,7 +124,7 @@ class Slices(Kept):
     ones, by name. whole: all rows, not divided.
     """
 
-    VERSION: ClassVar[int] = 5
+    VERSION: ClassVar[int] = 6
     CALLED: ClassVar[str] = "slices"
 
     task: str
@@ -172,7 +172,8 @@ def check_slices(job: Job, types: Mapping[str, pa.DataType]) -> None:
     """
     for name in job.slicing:
         kind = plain_type(types[name])
-        if not (is_text(kind) or is_.is_integer(kind) or is_.is_boolean(kind) or is_.is_date(kind)):
+        tests = (is_text, is_.is_integer, is_.is_boolean, is_.is_date, is_.is_null)
+        if not any(test(kind) for test in tests):
             raise JobError(
                 f"evaluation.slices: {name!r} is {types[name]}; name columns of text, integers, bools or dates"
             )

@@ -99,7 +99,7 @@ def check_columns(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
             raise JobError(f"input.uri: the column {name!r} is there twice; rename or remove one of the two")
     if job.label and job.label not in schema.names:
         raise JobError(f"label: {job.label!r} is not a column of the input{nearest_or_all(job.label, schema.names)}")
-    if job.label and not TASKS[job.evaluation.task].takes_label(schema.field(job.label).type):
+    if job.label and not TASKS[job.evaluation.task].takes(schema.field(job.label).type):
         raise JobError(
             f"label: {job.label!r} is {schema.field(job.label).type}; a label is {TASKS[job.evaluation.task].LABELS} "
             f"(evaluation.task: {job.evaluation.task})"

@@ -69,6 +69,18 @@ def test_all_columns_are_carried_with_their_types(lake: Lake) -> None:
     assert found["score"].to_pylist() == [0, 2, 4] * 2
 
 
+def test_a_night_whose_labels_and_slices_have_not_come_yet_is_scored(lake: Lake) -> None:
+    """pandas writes a column of nulls without a type."""
+    lake.write_model("def score(batch):\n    return {'score': batch['x'] * 2}\n")
+    (lake.folder / "data").mkdir()
+    table = pa.table({"id": [1, 2], "x": [0.25, 0.5], "late": pa.nulls(2), "promo": pa.nulls(2)})
+    pq.write_table(table, lake.folder / "data" / "part.parquet")
+    lake.write_job(carry=["id", "promo"], model__features=["x"], label="late", evaluation={"slices": ["promo"]})
+    found = lake.run().verdict.metrics.evaluation
+    assert found is not None
+    assert (found.rows, found.excluded_null_labels) == (0, 2)
+
+
 def test_the_model_gets_all_columns_but_the_label_where_all_are_carried(lake: Lake) -> None:
     """What is carried is no feature; but then there would be none left."""
     lake.write_model("def score(batch):\n    assert list(batch) == ['id', 'x']\n    return {'score': batch['x'] * 2}\n")

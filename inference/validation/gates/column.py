@@ -39,6 +39,8 @@ class ColumnGate(Gate):
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the column. A column without figures, or of other values, does not pass."""
         state = evidence.metrics.columns.get(self.column)
+        if state is not None and not state.rows and not evidence.rows_in:
+            return GateResult(self.name, True, "no rows", self.limit, f"There is no {self.column!r} to judge.")
         if state is None:
             sentence = f"{self.column!r} was not measured, so {self.key} cannot be judged. Run the job again."
             return GateResult(self.name, False, "not measured", self.limit, sentence)

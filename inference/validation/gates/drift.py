@@ -53,6 +53,8 @@ class DriftGate(Gate):
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the night. The first night has nothing before it, and passes."""
         now, other = evidence.metrics.profile, evidence.baselines[self.against]
+        if now is not None and not now.rows and not evidence.rows_in:
+            return self._result(True, "no rows", f"There are no rows whose columns {self.key}.drift could compare.")
         if now is None:
             sentence = f"The columns of tonight were not described, so {self.key}.drift cannot be judged. Run again."
             return self._result(False, "not measured", sentence)

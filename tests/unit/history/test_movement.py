@@ -43,7 +43,7 @@ PAIRS = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=80)
 def test_numbers_move_as_numpy_says(pairs: list[tuple[float | None, float | None]], block: int, most: int) -> None:
     before, now = ([pair[side] for pair in pairs] for side in (0, 1))
     found = moved(column(before, pa.float32()), column(now, pa.float32()), most, block)
-    ranked, lost = [], 0
+    ranked, without, lost = [], [], 0
     for row, (one, other) in enumerate(pairs):
         same = one == other or (one is not None and other is not None and np.isnan(one) and np.isnan(other))
         if same:
@@ -52,10 +52,12 @@ def test_numbers_move_as_numpy_says(pairs: list[tuple[float | None, float | None
         lost += not np.isfinite(change)
         if np.isfinite(change):
             ranked.append((-abs(change), f"k{row:05}", change))
+        else:
+            without.append((f"k{row:05}", None))
     ranked.sort()
     assert (found.changed, found.unmeasured) == (len(ranked) + lost, lost)
     assert found.changed + found.unchanged == len(pairs)
-    assert [(row.key[0], row.change) for row in found.rows] == [each[1:] for each in ranked[:most]]
+    assert [(row.key[0], row.change) for row in found.rows] == [*(each[1:] for each in ranked), *without][:most]
     distances = np.sort(np.array([*(-each[0] for each in ranked), *[0.0] * found.unchanged]))
     for share, value in ((0.5, found.median), (0.99, found.p99), (1.0, found.max)):
         if len(distances):
@@ -117,12 +119,15 @@ def test_numbers_of_another_type_are_compared_as_float64(
 
 
 def test_a_number_that_is_none_any_more_has_no_distance() -> None:
-    """The farthest rows stay those with a distance."""
+    """Such a row comes after those with a distance."""
     before = column([0.5, 0.5, None, NAN, NAN, 0.1], pa.float64())
     now = column([None, INF, 0.5, NAN, 0.2, 0.2], pa.float64())
     found = moved(before, now)
     assert (found.changed, found.unchanged, found.unmeasured) == (5, 1, 4)
-    assert [(row.key, row.change) for row in found.rows] == [(("k00005",), 0.1)]
+    assert [(row.key, row.change) for row in found.rows] == [
+        (("k00005",), 0.1),
+        *(((f"k0000{row}",), None) for row in (0, 1, 2, 4)),
+    ]
 
 
 def test_vectors_of_other_lengths_or_without_a_number_have_no_distance(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,7 +137,7 @@ def test_vectors_of_other_lengths_or_without_a_number_have_no_distance(monkeypat
     kind = pa.list_(pa.float64())
     found = moved(column(before, kind), column(now, kind))
     assert (found.changed, found.unchanged, found.unmeasured) == (4, 3, 3)
-    assert [row.change for row in found.rows] == [0.5]
+    assert [row.change for row in found.rows] == [0.5, None, None, None]
     assert (found.rows[0].before, found.rows[0].now) == ("[1, 2]", "[1, 2.5]")
 
 

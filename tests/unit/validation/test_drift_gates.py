@@ -32,9 +32,10 @@ def described(**columns: Any) -> Profile:
     return profile
 
 
-def judged(check: dict[str, Any], now: Profile | None, other: Baseline) -> list[GateResult]:
+def judged(check: dict[str, Any], now: Profile | None, other: Baseline, rows_in: int = 4) -> list[GateResult]:
     job = parse_job({**CONTENT, "checks": [check]}, Path("/jobs/job.yaml"))
-    evidence = Evidence(Found(1, 4), metrics=Metrics(profile=now), baselines={check.get("against", "last"): other})
+    baselines = {check.get("against", "last"): other}
+    evidence = Evidence(Found(1, 4), rows_in=rows_in, metrics=Metrics(profile=now), baselines=baselines)
     return list(evaluate(gates_of(job), evidence))[2:]
 
 
@@ -92,7 +93,7 @@ def test_each_limit_that_is_exceeded_is_told() -> None:
     now = described(carrier=[*carriers(UA=0, AA=0), *[None] * 800], score=np.arange(1000.0) + 5000)
     one, other = judged({"drift": ["carrier", "score"], "psi": 0.2, "nulls": 0.1}, now, against(BEFORE))
     assert (
-        "its change of the share of rows without a value is 0.8, where checks[0].nulls = 0.1 allows 0.17"
+        "its change of the share of rows without a value is 0.8, where checks[0].nulls = 0.1 allows 0.18"
         in one.sentence
     )
     assert " rows; its change of the share of rows without a value is 0.8, where checks[0].nulls" in one.sentence
@@ -306,6 +307,13 @@ def test_all_columns_do_not_pass_if_none_is_compared(now: Profile) -> None:
     (found,) = judged({"drift": "all"}, now, against(BEFORE))
     assert (found.passed, found.observed) == (False, "nothing to compare")
     assert found.sentence == f"checks[0].drift found no column that it could compare with {NIGHT}."
+
+
+@pytest.mark.parametrize("columns", ["all", "carrier"])
+def test_a_night_without_rows_has_not_drifted(columns: str) -> None:
+    """Whether there may be such a night the gate `complete` says. A night all of whose rows are lost has drifted."""
+    assert judged({"drift": columns}, described(carrier=[]), against(BEFORE), rows_in=0)[0].passed
+    assert not judged({"drift": columns}, described(carrier=[]), against(BEFORE), rows_in=4)[0].passed
 
 
 def test_more_values_than_a_sentence_holds_are_counted() -> None:

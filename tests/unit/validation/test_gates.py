@@ -243,6 +243,20 @@ def test_a_state_of_before_the_kinds_were_told_apart_passes_no_gate_that_any_of_
     assert not any(found[f"score.{name}"].passed for name in ("min", "max", "nulls"))
 
 
+@pytest.mark.parametrize("value", [123_456_792, 1_234_567_936, 16_777_216, -123_456_792])
+def test_a_whole_number_is_judged_as_it_is_in_floats_of_32_bits(value: int) -> None:
+    """The shortest text that reads back as this float32 has other last digits."""
+    scores = pa.array([float(value)], pa.float32())
+    assert gate(scores, max=value).passed and gate(scores, min=value).passed
+    assert not gate(scores, max=value - 1).passed and not gate(scores, min=value + 1).passed
+
+
+def test_a_night_without_rows_is_judged_by_complete_alone() -> None:
+    """`rows: {min: 0}` allows such a night, and no other check of it needs to be taken out."""
+    found = gates(job_of(min=0, max=1, nulls=0, finite=True), {"score": ColumnState()}, rows_in=0, shards=0)
+    assert [name for name, gate in found.items() if not gate.passed] == ["complete"]
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
