@@ -38,6 +38,18 @@ def to_arrow(name: str, value: Any, declared: pa.DataType, rows: int | None = No
             return held
         return _tensors(name, to_arrow(name, value, _nested(declared), rows), declared)
     try:
+        return _converted(name, value, declared, rows)
+    except OutputInvalid:
+        objects = getattr(value, "dtype", None) == np.dtype(object) and value.ndim > 0
+        if not (isinstance(value, list | tuple) or objects) or len(value) < 2:
+            raise
+    # numpy and Arrow gave all values one type or shape, and each may fit by itself.
+    return pa.concat_arrays([_converted(name, [each], declared, 1) for each in value])
+
+
+def _converted(name: str, value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
+    """As `to_arrow`, all values as one array."""
+    try:
         array = _array(value, declared, rows)
         fits = _fits(array.type, declared)
         cast = _cast(array, declared) if fits else None

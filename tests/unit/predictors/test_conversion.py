@@ -140,6 +140,28 @@ def test_arrays_of_times_in_several_units_are_not_taken_for_one() -> None:
     assert found == [[SECOND], [NANOSECOND], None]
 
 
+@pytest.mark.parametrize("form", ["list", "objects", "Series"])
+@pytest.mark.parametrize(
+    ("rows", "declared", "expected"),
+    [
+        ([np.array([]), np.array([0.5], "f4"), None], "list<float32>", [[], [0.5], None]),
+        ([np.ones((1, 2), "f4"), np.ones((2, 2), "f4")], "list<list<float32>>", [[[1, 1]], [[1, 1], [1, 1]]]),
+        ([np.ones((1, 2)), None, []], "list<list<float32>>", [[[1.0, 1.0]], None, []]),
+        ([np.int64(2), np.float16(1.5), True], "float32", [2.0, 1.5, 1.0]),
+        ([{"a": np.array([])}, {"a": np.array([0.5], "f4")}], "struct<a: list<float32>>", [{"a": []}, {"a": [0.5]}]),
+    ],
+)
+def test_arrays_of_several_types_and_lengths_fit_together_as_each_alone(
+    rows: list[Any], declared: str, expected: list[Any], form: str
+) -> None:
+    """numpy and Arrow refuse them together."""
+    for some, those in ((rows, expected), (rows[::-1], expected[::-1])):
+        assert converted(some, declared, form) == those
+    assert [converted([row], declared, form)[0] for row in rows] == expected
+    with pytest.raises(OutputInvalid, match=r"'o'.*(returned|does not fit)"):
+        converted([*rows, "no"], declared, form)
+
+
 # ---- numbers, and rows without a result -----------------------------------------------------------------------
 
 MOST = 2**63 + 1
