@@ -185,7 +185,7 @@ def _cast(array: pa.Array, declared: pa.DataType) -> pa.Array:
         return lists if lists.type == declared else lists.cast(declared)
     if pa.types.is_floating(array.type) and _nan_is_null(declared):
         array = pc.if_else(pc.is_nan(array), None, array)
-    cast = array.cast(declared)
+    cast = array.cast(declared, safe=not pa.types.is_floating(_leaf(declared)))
     _check_values(array, cast)
     return cast
 

@@ -191,6 +191,25 @@ def test_an_integer_is_exactly_itself_alone_as_among_others(values: list[Any], d
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
+    ("declared", "large", "held"),
+    [
+        ("float16", 70_000, float("inf")),
+        ("float32", 2**24 + 1, 2.0**24),
+        ("float32", MOST, 2.0**63),
+        ("float64", 2**53 + 1, 2.0**53),
+        ("float64", MOST, 2.0**63),
+    ],
+)
+def test_a_float_may_lose_digits_of_an_integer_alone_as_among_others(
+    declared: str, large: int, held: float, form: str
+) -> None:
+    for others in ([], [None], [1.5], [5]):
+        assert converted([large, *others], declared, form) == [held, *others]
+    assert to_arrow("o", np.array([large]), arrow_type(declared), 1).to_pylist() == [held]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
     ("values", "declared", "why"),
     [
         ([5, 2**64], "uint64", "too large to convert to C unsigned long"),
