@@ -135,6 +135,12 @@ def is_missing(value: Any) -> bool:
     return pandas is not None and (value is pandas.NA or value is pandas.NaT)
 
 
+def is_empty(column: Any) -> bool:
+    """Whether a column of any kind of batch is of objects, all of them missing values, as texts that are null are."""
+    values = to_array(column)
+    return values.dtype == object and values.ndim == 1 and all(map(is_missing, values))
+
+
 def is_frame(value: Any) -> bool:
     """Whether this is a pandas DataFrame. Does not import pandas."""
     pandas = sys.modules.get("pandas")

@@ -25,7 +25,7 @@ from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, texts, whole
 from nightjar.inference.messages import counted, nearest
 from nightjar.inference.predictors.adapter import Adapter, Predictor, unloadable
-from nightjar.inference.predictors.arrays import Array, to_array
+from nightjar.inference.predictors.arrays import Array, is_empty, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 
@@ -231,7 +231,13 @@ class LightGBM(Booster):
         named = {name if name in held else name.replace(" ", "_") for name in self._named}
         for name in named - set(held):
             raise JobError(f"{key}: {name!r} is no column of the model{nearest(name, held)}")
+        seen = dict(zip(held, self._seen, strict=True)) if len(held) == len(self._seen) else {}
         found = [name for name, column in held.items() if (name in named if named else features.is_category(column))]
+        # Objects without a value may be text: then it is told by the codes that the file has in place of ranges.
+        coded = [name for name, values in seen.items() if not values.startswith(("[", "none"))]
+        fits = len(coded) == len(self._lists) and set(found) <= set(coded) and not named
+        if fits and all(name in found or is_empty(held[name]) for name in coded):
+            found = coded
         if len(found) != len(self._lists):
             which = f"{key} names {len(found)}" if named else f"model.features: {len(found)} of the columns hold text"
             raise JobError(
@@ -239,7 +245,6 @@ class LightGBM(Booster):
                 f"{counted(len(self._lists), 'column')} of categories. Name the columns that had pandas' type category "
                 f"in {key}"
             )
-        seen = dict(zip(held, self._seen, strict=True)) if len(held) == len(self._seen) else {}
         for name, categories in zip(found, self._lists, strict=True):
             values = re.findall(r"[^\[\]:]+", seen.get(name, "none"))
             highest = max((float(each) for each in values if each != "none"), default=-1)

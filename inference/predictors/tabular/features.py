@@ -194,7 +194,7 @@ def is_category(column: Any) -> bool:
     """Whether a column of any kind of batch holds text, or categories of anything."""
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return is_text(column.type) or pa.types.is_dictionary(column.type)
-    if is_series(column) and str(column.dtype) == "category":
+    if is_series(column) and str(column.dtype).partition("[")[0] in {"category", "str", "string", "large_string"}:
         return True
     values = to_array(column)
     return values.dtype.kind == "U" or (values.dtype == object and any(isinstance(value, str) for value in values))

@@ -20,7 +20,7 @@ from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import flag, text
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import Adapter, Predictor, unloadable
-from nightjar.inference.predictors.arrays import Array, is_missing, to_array
+from nightjar.inference.predictors.arrays import Array, is_empty, is_missing, to_array
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.filling import Filling, Input, fillings, required_numbers, shape_of
@@ -122,7 +122,7 @@ class Session:
         """A column as numbers, or as an array of objects: texts, or nothing but missing values, whose type nobody
         knows before the column has its input.
         """
-        if features.is_category(column) or (self._takes_text and _without_values(column)):
+        if features.is_category(column) or (self._takes_text and is_empty(column)):
             return to_array(column).astype(object)
         return required_numbers(name, column, "onnx")
 
@@ -246,12 +246,6 @@ def _described(node: Any) -> str:
     """An input or output, for a message: its type and shape."""
     shape = ", ".join("any" if size is None else str(size) for size in node.shape or ())
     return f"{node.type} of shape ({shape})" if node.shape else str(node.type)
-
-
-def _without_values(column: Any) -> bool:
-    """Whether a column of any kind of batch is of objects, all of them missing values, as texts that are null are."""
-    values = to_array(column)
-    return values.dtype == object and values.ndim == 1 and all(map(is_missing, values))
 
 
 def _tensor(filling: Filling) -> Array:

@@ -392,6 +392,36 @@ def test_lightgbms_lists_without_columns_of_text_are_refused_until_the_job_names
         )
 
 
+PLACES = pd.DataFrame({"city": RANDOM.choice(["a", "b", "c"], ROWS), "state": RANDOM.choice(["u", "v"], ROWS)})
+
+
+@pytest.mark.parametrize("kind", ["object", "str", "string", "string[pyarrow]", "category"])
+@pytest.mark.parametrize("empty", [["state"], ["city"], ["city", "state"]], ids=lambda names: "+".join(names))
+def test_the_first_batch_may_lack_all_values_of_a_category(tmp_path: Path, empty: list[str], kind: str) -> None:
+    """Beside a bool without a value, which is an object in a batch, too."""
+    frame = FRAME[["flag"]].join(PLACES)
+    texts = ["city", "state"]
+    target = TARGET + (frame["city"] == "b") * 2 + (frame["state"] == "v")
+    model = train_lightgbm(frame.astype(dict.fromkeys(texts, "category")), target)
+    (tmp_path / "framing.py").write_text(
+        "import pandas as pd\n"
+        f"def framed(batch):\n    return pd.DataFrame(batch).astype(dict.fromkeys({texts}, {kind!r}))\n"
+    )
+    job = saved(tmp_path, LIGHTGBM, model).model_copy(update={"preprocess": Preprocess(uses="framing:framed")})
+    table = pa.Table.from_pandas(frame.head(8), preserve_index=False)
+    for name in (*empty, "flag"):
+        at = table.schema.get_field_index(name)
+        table = table.set_column(at, name, pa.nulls(len(table), table.schema.field(name).type))
+    scorer = load_scorer(model_job(job), job.models[0].path)
+    first = scorer(table)["score"]
+    scorer(pa.Table.from_pandas(frame, preserve_index=False))
+    assert scorer(table)["score"].equals(first)
+    known = {"city": ["a", "b", "c"], "state": ["u", "v"]}
+    asked = {name: pd.Categorical(table[name].to_pylist(), known[name]) for name in known}
+    assert first.to_pylist() == model.predict(pd.DataFrame({"flag": np.full(8, np.nan), **asked})).tolist()
+    sys.modules.pop("framing", None)
+
+
 @each
 def test_columns_of_other_types_are_refused_by_name(tmp_path: Path, library: Library) -> None:
     job = job_of(tmp_path, library)
