@@ -118,7 +118,8 @@ def observed(
 ) -> Iterator[Outcome]:
     """Load the model and run the steps; add what the code used meanwhile, and at the end the loaded packages.
 
-    If the model cannot be loaded or cannot score, yields the error, which names a key.
+    If the model cannot be loaded or cannot score, yields the error, which names a key. An error that may pass says
+    nothing of the model.
     """
     key = loaded_by(job)
     try:
@@ -142,6 +143,11 @@ def observed(
         refused.traceback = unfit.traceback
         yield refused
         return
+    except NightjarError as error:
+        if found is None or not error.repeatable:
+            yield traced(JobError(clip(str(error))), error)
+            return
+        found = replace(found, sample_error=clip(str(error)))
     if found is not None:
         yield replace(found, packages=loaded_packages())
 

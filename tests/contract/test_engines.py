@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
@@ -19,13 +20,13 @@ from nightjar.inference.engine import ENGINES, LOCAL, RAY, auditing, opened
 from nightjar.inference.engine.auditing import audit_blocks
 from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.engine.protocol import Engine
-from nightjar.inference.errors import ClusterError, JobError, PassEnded
+from nightjar.inference.errors import ClusterError, EndpointFailed, EndpointRefused, JobError, PassEnded
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.output.outcomes import OUTCOMES
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Started
 from nightjar.inference.run.checking import Examined, examine
 from nightjar.inference.scoring.assignment import WorkerSpec
-from nightjar.inference.scoring.preflight import samples
+from nightjar.inference.scoring.preflight import Loaded, samples
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.validation.audit import Audited, audit_block
 from nightjar.inference.validation.rescore import Rescored
@@ -139,6 +140,20 @@ class TestPreflight:
         lake.ready(model__uses=uses)
         with pytest.raises(JobError, match=said):
             engine.preflight(lake.worker_spec(), samples(lake.planned()))
+
+    def test_an_endpoint_that_refuses_the_job_is_its_error_and_one_that_does_not_answer_is_noted(
+        self, engine: Engine, lake: Lake
+    ) -> None:
+        places = samples(lake.ready().planned())
+
+        def steps(*_: object, refuses: bool) -> Iterator[Loaded]:
+            yield Loaded("cpu")
+            raise EndpointRefused("model.url: no such key") if refuses else EndpointFailed("model.url: no answer")
+
+        loaded = engine.preflight(lake.worker_spec(), places, partial(steps, refuses=False))
+        assert (loaded.device, loaded.sample_error) == ("cpu", "model.url: no answer")
+        with pytest.raises(JobError, match=r"^model\.url: no such key$"):
+            engine.preflight(lake.worker_spec(), places, partial(steps, refuses=True))
 
 
 class TestPass:

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.errors import JobError, OverBudget, ProcessSpoilt, StorageError
+from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, OverBudget, ProcessSpoilt, StorageError
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.input.sources.rows import RowsRead
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, Shard
@@ -24,6 +24,7 @@ from nightjar.inference.scoring.preflight import (
     PLACES,
     SAMPLE_ROWS,
     Loaded,
+    Outcome,
     loaded_by,
     observed,
     preflight_steps,
@@ -394,6 +395,26 @@ def test_what_is_wrong_with_the_model_is_said_as_it_is(small: Lake) -> None:
     assert first == Loaded("meta")
     assert isinstance(wrong, JobError)
     assert str(wrong) == f"{loaded_by(loaded.spec.job)}: it scores nothing"
+
+
+def test_an_error_that_may_pass_is_noted_and_another_one_refuses_the_job(small: Lake) -> None:
+    def found(error: Exception) -> list[Outcome]:
+        def steps(*_: object) -> Iterator[Loaded]:
+            yield Loaded("meta")
+            raise error
+
+        return list(observed(loaded.spec.job, steps, lambda: loaded, []))
+
+    loaded = worker(small, same)
+    first, end = found(EndpointFailed("model.url: it answers no request"))
+    assert first == Loaded("meta")
+    assert isinstance(end, Loaded)
+    assert end == replace(first, sample_error="model.url: it answers no request", packages=end.packages)
+    assert "pyarrow" in end.packages
+    for error in (EndpointRefused("model.url: it does not accept the key"), JobError("checks: no such figure")):
+        first, wrong = found(error)
+        assert isinstance(wrong, JobError)
+        assert str(wrong) == str(error)
 
 
 @pytest.mark.parametrize("key", ["model.uses", "model.options.method"])
