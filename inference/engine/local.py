@@ -107,7 +107,12 @@ class LocalEngine:
         if self._process is not None and self._process.spec != spec:
             self.close()
         self._process = process = self._process or _Process(spec)
-        process.ask(work)
+        try:
+            process.ask(work)
+        except OSError:  # it ended while it waited, as where memory runs short
+            self._end()
+            self._process = process = _Process(spec)
+            process.ask(work)
         try:
             yield process
         finally:

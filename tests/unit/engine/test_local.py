@@ -7,6 +7,8 @@ import os
 import re
 import shlex
 import shutil
+import signal
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +17,7 @@ import pytest
 import steps as run
 from faults import Fault, FaultyStorage, fail, pause
 from nightjar.flows.pages import estimate
+from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import Damaged, JobError, NightjarError, RunFailed, Transient
 from nightjar.inference.history.replay import Replayed, replay_row
 from nightjar.inference.identity import snapshots
@@ -22,10 +25,13 @@ from nightjar.inference.identity.snapshots import keep
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import revisions as revs
+from nightjar.inference.records import Receipt
 from nightjar.inference.run.request import identity_of
 from nightjar.inference.run.resume import plan_in
+from nightjar.inference.scoring.preflight import Loaded
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.storage.lake import LakeStorage
-from support import Lake
+from support import Lake, wait_until
 
 MODEL = """
 import os, sys
@@ -127,6 +133,32 @@ def test_a_model_that_cannot_be_loaded_is_not_the_rows_fault(lake: Lake, made: s
     with pytest.raises(JobError, match=rf"^model\.uses: {said}") as caught:
         replay(lake_of(lake, made))
     assert "row" not in str(caught.value)
+
+
+def test_a_process_that_died_while_nothing_was_asked_is_replaced(lake: Lake) -> None:
+    """As by the system, where memory runs short; also in the passes after that."""
+
+    def steps(*_: object) -> Iterator[Loaded]:
+        yield Loaded(str(os.getpid()))
+
+    def gone() -> bool:
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return True
+        return False
+
+    plan, engine = lake.ready().planned(), LocalEngine()
+    try:
+        for _ in range(2):
+            pid = int(engine.preflight(lake.worker_spec(), [], steps).device)
+            os.kill(pid, signal.SIGKILL)
+            wait_until(gone, 60, "the process has ended")
+        events = engine.run_pass(lake.worker_spec(), plan.table, [Attempt()] * len(plan))
+        receipts = {event.shard for batch in events for event in batch if isinstance(event, Receipt)}
+    finally:
+        engine.close()
+    assert receipts == set(plan.ids())
 
 
 def test_a_large_model_is_replayed_from_where_it_lies_now(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
