@@ -7,8 +7,10 @@ import json
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from functools import lru_cache
 from typing import Any
+from uuid import UUID
 
 from nightjar.inference.errors import JobError, PromptInvalid
 from nightjar.inference.job.checks import AnswersCheck
@@ -259,15 +261,25 @@ def _filled(template: str, row: Mapping[str, Any]) -> str:
     return "".join(before + (_text(name, row[name]) if name else "") for before, name in _pieces(template))
 
 
+_Written = bool | int | float | Decimal | UUID | dt.date | dt.time | dt.timedelta
+"""What a prompt has as Python writes it, in lists and structs unless JSON has a form for it."""
+
+
+def _written(value: Any) -> str:
+    if isinstance(value, _Written):
+        return str(value)
+    raise TypeError(f"no form for {type(value).__name__}")
+
+
 def _text(name: str, value: Any) -> str:
     if is_missing(value):
         raise PromptInvalid(f"column {name!r} has no value, which the prompt needs")
     if isinstance(value, str):
         return value
-    if isinstance(value, bool | int | float | dt.date | dt.time | dt.timedelta):
+    if isinstance(value, _Written):
         return str(value)
     try:
-        return json.dumps(value, ensure_ascii=False)
+        return json.dumps(value, ensure_ascii=False, default=_written)
     except (TypeError, ValueError):
         raise PromptInvalid(f"column {name!r} holds {type(value).__name__}, which has no form as a text") from None
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import datetime as dt
+from decimal import Decimal
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -35,7 +37,11 @@ def test_columns_are_filled_in_by_their_names() -> None:
         (1.5, "1.5"),
         (True, "True"),
         (dt.date(2026, 1, 2), "2026-01-02"),
+        (Decimal("1.50"), "1.50"),
+        (UUID(int=1), "00000000-0000-0000-0000-000000000001"),
         ([1, "ü"], '[1, "ü"]'),
+        ([dt.date(2026, 1, 2), dt.timedelta(1), UUID(int=1)], f'["2026-01-02", "1 day, 0:00:00", "{UUID(int=1)}"]'),
+        ({"price": Decimal("1.50"), "at": dt.time(5)}, '{"price": "1.50", "at": "05:00:00"}'),
         ({"a": None}, '{"a": null}'),
         ("\x00\t🙂", "\x00\t🙂"),
     ],
@@ -51,6 +57,7 @@ def test_values_have_a_form_as_a_text(value: Any, text: str) -> None:
         (float("nan"), "column 'v' has no value, which the prompt needs"),
         ("", "the prompt is empty"),
         (b"\xff", "column 'v' holds bytes, which has no form as a text"),
+        ([b"\xff"], "column 'v' holds list, which has no form as a text"),
     ],
 )
 def test_a_row_without_a_prompt_says_why(value: Any, said: str) -> None:
