@@ -117,6 +117,9 @@ def check_rows(batch: Any, rows: int) -> None:
             f"preprocess returned {type(batch).__name__}, not a batch: return a dict of arrays, a DataFrame or a Table"
         )
     for name, values in held.items():
+        if not hasattr(values, "__len__") or getattr(values, "ndim", 1) == 0:
+            kind = type(values).__name__
+            raise OutputInvalid(f"{name!r}, which preprocess returned, is a {kind} and no column: return a value a row")
         if len(values) != rows:
             raise LengthInvalid(f"{name!r}, which preprocess returned,", len(values), rows)
 

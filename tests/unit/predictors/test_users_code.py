@@ -251,6 +251,16 @@ def test_a_preprocess_class_is_built_once_and_must_keep_the_rows(make_job: MakeJ
         scored(make_job(code, uses="mine:f", job={"preprocess": "mine:P"}), TABLE)
 
 
+@pytest.mark.parametrize(
+    ("value", "kind"), [("0.5", "float"), ("None", "NoneType"), ("b['a'].sum()", "float32"), ("np.array(1)", "ndarray")]
+)
+def test_a_preprocess_that_returns_one_value_for_all_rows_is_told_so(make_job: MakeJob, value: str, kind: str) -> None:
+    code = f"import numpy as np\ndef p(b): return {{'a': b['a'], 'most': {value}}}\ndef f(b): return b['a']"
+    said = f"'most', which preprocess returned, is a {kind} and no column: return a value a row"
+    with pytest.raises(OutputInvalid, match=said):
+        scored(make_job(code, uses="mine:f", job={"preprocess": "mine:p"}), TABLE)
+
+
 def test_a_module_of_a_nested_folder_is_none_of_the_outer_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "path", [*sys.path])
     outer, inner = tmp_path, tmp_path / "sub"
