@@ -237,7 +237,10 @@ def _method(job: ModelJob, model: Any) -> str:
     kind = type(model).__name__
     asked: str | None = job.model.options.get("method")
     has = [name for name in _METHODS if hasattr(model, name)]
-    if asked is None and hasattr(model, "predict") and is_classifier(model):
+    unsaid = False
+    with suppress(AttributeError):  # an object of another library, with no more than the methods
+        unsaid = asked is None and hasattr(model, "predict") and is_classifier(model)
+    if unsaid:
         raise JobError(
             f"model.options.method: the model is a classifier ({kind}); say whether predict (its classes) or "
             f"{' or '.join(has[1:]) or 'nothing else'} is meant"

@@ -307,6 +307,19 @@ def test_an_archive_that_is_not_by_skops_is_refused(tmp_path: Path) -> None:
         load_scorer(model_job(job), job.models[0].path)
 
 
+class Summing:
+    """No class of scikit-learn's."""
+
+    def predict(self, x: np.ndarray) -> np.ndarray:
+        return x.sum(axis=1)
+
+
+def test_a_trusted_object_needs_no_more_than_the_method_that_is_called(tmp_path: Path) -> None:
+    job = saved(tmp_path, LinearRegression(), path="model.bin", trusted=True)
+    joblib.dump(Summing(), tmp_path / "model.bin")
+    assert scored(job)["score"] == NUMBERS.sum(axis=1).tolist()
+
+
 @pytest.mark.parametrize("how", ["pickle", "joblib", "compressed"])
 def test_a_pickle_is_loaded_only_if_the_job_trusts_it(tmp_path: Path, how: str) -> None:
     """Whatever object it holds that has one of the methods: here a model of LightGBM's."""
