@@ -133,7 +133,7 @@ def numbers(name: str, column: Any) -> Array:
         JobError: It is a column of text or categories.
         ValueError: It holds anything else, or lists of several lengths.
     """
-    if is_series(column) and str(column.dtype) == "boolean":
+    if is_series(column) and str(column.dtype) in {"boolean", "bool[pyarrow]"}:
         column = pa.array(column)
     if isinstance(column, pa.Array | pa.ChunkedArray) and pa.types.is_boolean(column.type):
         column = column.cast(pa.uint8())  # numpy's bool has no NaN for a null

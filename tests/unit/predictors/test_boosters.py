@@ -621,11 +621,12 @@ def test_what_is_no_number_is_not_taken_for_one(values: Any) -> None:
     ("given", "expected"),
     [
         (pd.Series([True, None, False], dtype="boolean"), [1.0, np.nan, 0.0]),
+        (pd.Series([True, None, False], dtype="bool[pyarrow]"), [1.0, np.nan, 0.0]),
         (pd.Series([1, None, 3], dtype="Int64"), [1.0, np.nan, 3.0]),
         (pd.Series([1, None, 3], dtype="Int64").array, [1.0, np.nan, 3.0]),
         (np.ma.masked_array([1, 2, 3], [False, True, False]), [1.0, np.nan, 3.0]),
     ],
-    ids=["booleans", "integers", "array", "masked"],
+    ids=["booleans", "arrow-booleans", "integers", "array", "masked"],
 )
 def test_a_missing_number_is_nan_in_every_kind_of_column(given: Any, expected: list[float]) -> None:
     np.testing.assert_array_equal(numbers("x", given).astype(float), expected)
