@@ -1,4 +1,4 @@
-"""The audit: its work for any engine, and that work in this process, in threads.
+"""The audit on any engine, and small work in this process, in threads.
 
 Reading and checksums leave Python's lock, so threads do them at the same time.
 """
@@ -20,7 +20,7 @@ from typing import TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
+from nightjar.inference.engine.protocol import NO_EVENT, TICK_S, Engine
 from nightjar.inference.errors import Transient
 from nightjar.inference.job.model import Job
 from nightjar.inference.storage.protocol import Storage
@@ -64,15 +64,21 @@ def is_small(outcomes: pa.Table) -> bool:
 
 
 def audited(
-    each: Callable[..., Iterator[Audited | None]], storage: Storage, revision: str, job: Job, outcomes: pa.Table
+    engine: Engine, storage: Storage, revision: str, job: Job, outcomes: pa.Table
 ) -> Generator[Audited | None, None, None]:
-    """Audit committed shards; yields None on a tick, and at the end everything merged in order.
+    """Audit committed shards (lines of `outcomes.OUTCOMES`); yields None on a tick, and at the end everything merged.
 
-    each: does the work, as `Engine.each`.
+    Results are merged in the order of `audit_blocks`, so that every engine's metrics are the same to the byte.
 
     Raises:
-        NightjarError: What `each` raises.
+        RunFailed: The engine's processes were lost, or stood still.
+        Transient: As in `each_here`.
     """
+    each = engine.in_tasks
+    if each is None or is_small(outcomes):
+        sizes = [pc.fill_null(pc.struct_field(outcomes[part], "size"), 0) for part in ("data", "quarantine")]
+        largest = pc.max(pc.add(*sizes)).as_py() or 1
+        each = partial(each_here, threads=max(1, min(THREADS, HELD_BYTES // largest)), limited=True)
     merged = Audited()
     work = partial(_audit_lines, storage, revision, job)
     for found in each(work, audit_blocks(outcomes), job, "audit"):
@@ -80,18 +86,6 @@ def audited(
             merged.merge(found)
         yield None
     yield merged
-
-
-def audit_here(storage: Storage, revision: str, job: Job, outcomes: pa.Table) -> Generator[Audited | None, None, None]:
-    """As `audited`, in threads of this process.
-
-    Raises:
-        Transient: As in `each_here`.
-    """
-    sizes = [pc.fill_null(pc.struct_field(outcomes[part], "size"), 0) for part in ("data", "quarantine")]
-    largest = pc.max(pc.add(*sizes)).as_py() or 1
-    threads = max(1, min(THREADS, HELD_BYTES // largest))
-    return audited(partial(each_here, threads=threads, limited=True), storage, revision, job, outcomes)
 
 
 def each_here(

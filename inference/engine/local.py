@@ -18,7 +18,7 @@ import cloudpickle
 import pyarrow as pa
 
 from nightjar.inference import predictors
-from nightjar.inference.engine.auditing import audit_here, each_here
+from nightjar.inference.engine.auditing import each_here
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S, Take, try_model
 from nightjar.inference.errors import PassEnded, ProcessSpoilt, RunFailed
 from nightjar.inference.input.plan import shard_of_line
@@ -31,8 +31,6 @@ from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps
 from nightjar.inference.scoring.streaming import worker_of
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
 
@@ -42,6 +40,8 @@ R = TypeVar("R")
 
 class LocalEngine:
     """`Engine` in one process. It loads the model once, for preflight and for the passes after it."""
+
+    in_tasks = None
 
     def __init__(self) -> None:
         self._process: _Process | None = None
@@ -71,11 +71,6 @@ class LocalEngine:
                 raise PassEnded(f"the process that scores {lost.how}") from None
             except TimeoutError:
                 raise PassEnded(f"nothing happened for {NO_EVENT} × retry.stall_s") from None
-
-    def audit(
-        self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
-    ) -> Generator[Audited | None, None, None]:
-        return audit_here(storage, revision, job, outcomes)
 
     def each(
         self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import pyarrow as pa
 
@@ -19,8 +19,6 @@ from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.child import WorkLost
 from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, Ready, loaded_by, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
-from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
 
 TICK_S = 0.5
@@ -36,6 +34,10 @@ R = TypeVar("R")
 
 class Engine(Protocol):
     """Where one step of a run does its work. Made by `engine.opened`, which closes it."""
+
+    @property
+    def in_tasks(self) -> Callable[..., Generator[Any, None, None]] | None:
+        """As `each`, always in processes of their own, as large work needs them; None if there are none for it."""
 
     def check_capacity(self, job: Job) -> None:
         """Check that there is room for the job.
@@ -62,20 +64,6 @@ class Engine(Protocol):
 
         Raises:
             PassEnded: The pass itself could not go on.
-        """
-
-    def audit(
-        self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
-    ) -> Generator[Audited | None, None, None]:
-        """Audit committed shards (lines of `outcomes.OUTCOMES`); yields None on a tick, and at the end everything
-        merged.
-
-        Results are merged in the order of `auditing.audit_blocks`, so that every engine's metrics are the same to the
-        byte.
-
-        Raises:
-            RunFailed: The audit's processes were lost, or stood still.
-            Transient: This process does it, and the storage stood still.
         """
 
     def each(

@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.engine import opened
+from nightjar.inference.engine import auditing, opened
 from nightjar.inference.engine.protocol import Engine
 from nightjar.inference.errors import AuditFailed, Held, RunFailed, ShardsFailed, StorageError, TakenBack, Unanswered
 from nightjar.inference.identity.identity import verify_packages
@@ -79,7 +79,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))
         storage, job = request.storage, request.job
-        audited = _last(engine.audit(storage, uri, job, table), writer, Audited())
+        audited = _last(auditing.audited(engine, storage, uri, job, table), writer, Audited())
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))
         spec = worker_spec(request, discovery.schema, revision=uri, epoch=writer.epoch)
         rescored, own, pairs = None, dict[str, AccumulatorFigures](), dict[str, gates.Repeated]()

@@ -11,11 +11,12 @@ import time
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 import ray
 from ray.data import DataContext
 
-from nightjar.inference.engine.auditing import audited
+from nightjar.inference.engine.auditing import FEW_BYTES, audited
 from nightjar.inference.engine.ray.engine import RayEngine, each_in_tasks
 from nightjar.inference.engine.ray.passes import run_pass
 from nightjar.inference.errors import ClusterLost, JobError, RunFailed
@@ -188,7 +189,8 @@ def test_what_no_process_is_started_for_is_ended(lake: Lake, tmp_path: Path) -> 
         with pytest.raises(RunFailed, match="no progress"):
             list(events)
         with pytest.raises(ClusterLost, match=r"^the audit stood still for 3 × retry\.stall_s = 1 s"):
-            list(audited(each_in_tasks, spec.storage, spec.revision, spec.job, lake.planned().table))
+            large = pa.table({"data": [{"size": FEW_BYTES}] * 2, "quarantine": [{"size": 0}] * 2})
+            list(audited(RayEngine(), spec.storage, spec.revision, spec.job, large))
     finally:
         stop.touch()
         ray.get(holder)

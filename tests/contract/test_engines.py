@@ -251,7 +251,7 @@ class TestAfterScoring:
         expected = Audited()
         for block in audit_blocks(table):
             expected.merge(audit_block(spec.storage, spec.revision, spec.job, block.to_pylist()))
-        *ticks, audited = engine.audit(spec.storage, spec.revision, spec.job, table)
+        *ticks, audited = auditing.audited(engine, spec.storage, spec.revision, spec.job, table)
         assert set(ticks) <= {None}
         assert audited == expected
         assert audited is not None

@@ -19,7 +19,7 @@ import ray.exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from nightjar.inference import predictors
-from nightjar.inference.engine.auditing import audit_here, audited, each_here, is_small
+from nightjar.inference.engine.auditing import each_here
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S, Take, try_model
 from nightjar.inference.engine.ray.capacity import Demand, alive, check_cluster, total
 from nightjar.inference.engine.ray.processes import capture, gather
@@ -34,8 +34,6 @@ from nightjar.inference.scoring.child import WorkLost
 from nightjar.inference.scoring.preflight import Loaded, Outcome, PreflightSteps, Ready, observed, preflight_steps
 from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.worker import ShardWorker
-from nightjar.inference.storage.protocol import Storage
-from nightjar.inference.validation.audit import Audited
 from nightjar.inference.validation.rescore import Rescored
 from nightjar.inference.validation.rescore import rescore as rescore_shards
 
@@ -54,8 +52,42 @@ _STREAMED: dict[str, Any] = {"num_returns": "streaming", "_generator_backpressur
 """Each answer has arrived before the next step begins, which may end the process, and lose what is still under way."""
 
 
+def each_in_tasks(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> Generator[R | None, None, None]:
+    """`Engine.each` in plain tasks. The work needs neither a pool nor a model, and can be repeated without harm.
+
+    Raises:
+        ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
+    """
+    remote: Any = ray.remote(num_cpus=1)(_call).options(name=f"nightjar {called}")
+    shared, waiting = ray.put(work), enumerate(given)
+    running, found = dict[Any, int](), dict[int, R]()
+    done, room, patience_s = 0, max(1, int(total("CPU"))) * 2, NO_EVENT * job.retry.stall_s
+    deadline = time.monotonic() + patience_s
+    with _ended(running):
+        while True:
+            for index, one in itertools.islice(waiting, room - len(running)):
+                running[remote.remote(shared, one)] = index
+            if not running:
+                return
+            ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
+            for task in ready:
+                found[running.pop(task)] = _answer(task, f"the {called}")
+                deadline = time.monotonic() + patience_s
+            while done in found:
+                yield found.pop(done)
+                done += 1
+            if time.monotonic() > deadline:
+                raise ClusterLost(
+                    f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the "
+                    "cluster busy with others, or the storage away? Repeat the command: what is scored is kept"
+                )
+            yield None
+
+
 class RayEngine:
     """`Engine` on Ray. If a process dies, only the shard that it was scoring is charged."""
+
+    in_tasks = staticmethod(each_in_tasks)
 
     def check_capacity(self, job: Job) -> None:
         check_cluster(job)
@@ -87,13 +119,6 @@ class RayEngine:
         from nightjar.inference.engine.ray.passes import run_pass  # Ray Data takes a second to import
 
         return run_pass(spec, shards, attempts)
-
-    def audit(
-        self, storage: Storage, revision: str, job: Job, outcomes: pa.Table
-    ) -> Generator[Audited | None, None, None]:
-        if is_small(outcomes):
-            return audit_here(storage, revision, job, outcomes)
-        return audited(each_in_tasks, storage, revision, job, outcomes)
 
     def each(
         self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str
@@ -137,38 +162,6 @@ class RayEngine:
 
     def close(self) -> None:
         """Do nothing: the code that connected to the cluster also disconnects."""
-
-
-def each_in_tasks(work: Callable[[T], R], given: Iterable[T], job: Job, called: str) -> Generator[R | None, None, None]:
-    """`Engine.each` in plain tasks. The work needs neither a pool nor a model, and can be repeated without harm.
-
-    Raises:
-        ClusterLost: The cluster lost its tasks again and again, or none of them ended for `NO_EVENT` × `stall_s`.
-    """
-    remote: Any = ray.remote(num_cpus=1)(_call).options(name=f"nightjar {called}")
-    shared, waiting = ray.put(work), enumerate(given)
-    running, found = dict[Any, int](), dict[int, R]()
-    done, room, patience_s = 0, max(1, int(total("CPU"))) * 2, NO_EVENT * job.retry.stall_s
-    deadline = time.monotonic() + patience_s
-    with _ended(running):
-        while True:
-            for index, one in itertools.islice(waiting, room - len(running)):
-                running[remote.remote(shared, one)] = index
-            if not running:
-                return
-            ready, _ = ray.wait(list(running), num_returns=1, timeout=TICK_S)
-            for task in ready:
-                found[running.pop(task)] = _answer(task, f"the {called}")
-                deadline = time.monotonic() + patience_s
-            while done in found:
-                yield found.pop(done)
-                done += 1
-            if time.monotonic() > deadline:
-                raise ClusterLost(
-                    f"the {called} stood still for {NO_EVENT} × retry.stall_s = {job.retry.stall_s:g} s; is the "
-                    "cluster busy with others, or the storage away? Repeat the command: what is scored is kept"
-                )
-            yield None
 
 
 @contextmanager

@@ -13,7 +13,8 @@ import pyarrow as pa
 import pytest
 
 from nightjar.inference.engine import auditing
-from nightjar.inference.engine.auditing import audit_here, each_here, is_small
+from nightjar.inference.engine.auditing import audited, each_here, is_small
+from nightjar.inference.engine.local import LocalEngine
 from nightjar.inference.errors import Held, Transient
 from nightjar.inference.job.model import Job
 from nightjar.inference.run.publishing import _last
@@ -137,7 +138,7 @@ def test_what_is_large_is_held_one_after_the_other(
     monkeypatch.setattr(auditing, "audit_block", audit_block)
     monkeypatch.setattr(auditing, "HELD_BYTES", 100)
     monkeypatch.setattr("os.cpu_count", lambda: 64)
-    *_, whole = audit_here(LakeStorage(), "r1", job, parts(*[size] * 20, quarantined=quarantined))
+    *_, whole = audited(LocalEngine(), LakeStorage(), "r1", job, parts(*[size] * 20, quarantined=quarantined))
     assert whole == Audited()
     assert (max(at_once) == 1) == (most == 1)
 
