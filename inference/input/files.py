@@ -27,7 +27,7 @@ from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.where import on_some
 from nightjar.inference.messages import counted, listed
 from nightjar.inference.storage.locations import Reach, host_of
-from nightjar.inference.storage.protocol import Entry, Storage, is_local, is_web
+from nightjar.inference.storage.protocol import Entry, Storage, file_name, is_local, is_web
 
 _FEW, _LISTERS = 4, 32
 """Fewer places than these are listed one after the other; of more, so many are asked at the same time."""
@@ -179,7 +179,7 @@ def _unmarked(storage: Storage, place: str) -> Iterator[Entry]:
 
 def _is_of(source: Source, given: Input, uri: str) -> bool:
     """Whether a file may be of the format that the job names."""
-    ends = uri.lower().endswith
+    ends = file_name(uri).lower().endswith
     return not source.suffixes or ends(source.suffixes) or ends(source.plain) or not (given.own or format_of(uri))
 
 
@@ -279,7 +279,7 @@ def check_within(reach: Reach, given: Input, uri: str, where: str) -> None:
     """
     if reach.has(uri):
         return
-    uri = uri.partition("?")[0] if is_web(uri) else uri
+    uri = file_name(uri)
     real = reach.real(uri) if is_local(uri) else uri
     leads = f"{uri} leads to {real}, which" if real != uri else uri
     more = "" if len(own := own_places(given)) == 1 else f" and {len(own) - 1} more"

@@ -130,6 +130,11 @@ def is_web(uri: str) -> bool:
     return uri.startswith(("http://", "https://"))
 
 
+def file_name(uri: str) -> str:
+    """A file's location without the query of a web server's URL: its end tells the format."""
+    return uri.partition("?")[0] if is_web(uri) else uri
+
+
 def at_once(call: Callable[[T], R], given: Iterable[T], most: int = 16) -> Iterator[R]:
     """As `map`, with this many calls at once, in threads: each waits for the storage. No more results are held."""
     with ThreadPoolExecutor(most) as pool:

@@ -21,7 +21,7 @@ from nightjar.inference.errors import Denied, Missing, StorageError, Transient
 from nightjar.inference.messages import clip
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.locations import Reach, host_of, signed
-from nightjar.inference.storage.protocol import Entry, ReadOnly
+from nightjar.inference.storage.protocol import Entry, ReadOnly, file_name
 from nightjar.inference.storage.retrying import PART, RetryPolicy, opened
 
 T = TypeVar("T")
@@ -137,7 +137,7 @@ class WebStorage(ReadOnly):
         if status not in {200, 206, 416}:  # the last one: no such range
             raise StorageError(said)
         encoding = answer.headers.get("Content-Encoding", "").strip().lower()
-        if encoding not in {"", "identity"} and not uri.lower().endswith(_PACKED):
+        if encoding not in {"", "identity"} and not file_name(uri).lower().endswith(_PACKED):
             raise StorageError(
                 f"{uri}: the server sends it packed (Content-Encoding: {clip(encoding)}), though it was asked for the "
                 "file as it is; make it send the file without that header, or give the file a name that ends in .gz"

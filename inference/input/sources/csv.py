@@ -21,7 +21,7 @@ from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Header,
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Storage
+from nightjar.inference.storage.protocol import Storage, file_name
 
 _HEADER_BYTES = 1 << 16
 """Bytes that are read at once to find the end of the header, and the first record after a cut."""
@@ -181,7 +181,7 @@ class Csv(lines.TextSource):
     def _delimiter(self, uri: str, text: bytes) -> bytes:
         if self.delimiter:
             return self.delimiter.encode()
-        if uri.lower().endswith(lines.suffixes(".tsv")):
+        if file_name(uri).lower().endswith(lines.suffixes(".tsv")):
             return b"\t"
         able = [each for each in _DELIMITERS if each != self.decimal.encode()]
         line = _QUOTED.sub(b"", text).partition(b"\n")[0]

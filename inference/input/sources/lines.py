@@ -17,7 +17,7 @@ from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, Unreadable, nulls
 from nightjar.inference.job.options import choice
 from nightjar.inference.records import UNKNOWN, Piece
-from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.storage.protocol import Entry, Storage, file_name
 
 SAMPLE_BYTES = 1 << 20
 """The lines that begin in this many bytes decide a file's columns, because discovery must not read the whole lake."""
@@ -65,7 +65,7 @@ def suffixes(*kinds: str) -> tuple[str, ...]:
 
 def compression(uri: str) -> str | None:
     """The codec that the end of a file's name tells; None for a file that is not compressed."""
-    lower = uri.lower()
+    lower = file_name(uri).lower()
     if lower.endswith(".tgz"):
         return "gzip"
     return next((codec for end, codec in _COMPRESSIONS.items() if end and lower.endswith(end)), None)

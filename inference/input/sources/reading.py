@@ -24,7 +24,7 @@ from nightjar.inference.job.seams import SOURCES
 from nightjar.inference.job.where import Condition, condition
 from nightjar.inference.records import UNKNOWN, UNREADABLE, Piece, RowFailure
 from nightjar.inference.storage.local import storage_error
-from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.storage.protocol import Entry, Storage, file_name
 
 
 def _read_matching(
@@ -65,7 +65,7 @@ def source_named(name: str) -> Source:
 
 def format_of(uri: str) -> str | None:
     """The format that the end of a file's name tells; None if it tells none."""
-    lower = uri.lower()
+    lower = file_name(uri).lower()
     return next((name for name in SOURCES if lower.endswith(source_named(name).suffixes)), None)
 
 

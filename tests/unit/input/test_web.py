@@ -290,6 +290,34 @@ def test_a_list_names_each_row_once_and_each_place_has_files(tmp_path: Path) -> 
         run.discover(lake.request())
 
 
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("x.csv", b"a,b\n1,2\n"),
+        ("x.csv.gz", gzip.compress(b"a,b\n1,2\n")),
+        ("x.tsv", b"a;a\tb\n1\t2\n"),
+        ("x.jsonl.gz", gzip.compress(b'{"a": 1, "b": 2}\n')),
+    ],
+)
+def test_the_query_of_a_url_is_no_part_of_the_name_that_tells_the_format(name: str, body: bytes) -> None:
+    """A server may say gzip of a file that is packed by its name."""
+    server = Server(ETag='"1"')
+    try:
+        server.told |= {"Content-Encoding": "gzip"} if name.endswith(".gz") else {}
+        server.files = {f"/{name}?download=1": body}
+        uri = location(f"{server.root}/{name}?download=1")
+        entry = server.storage.stat(uri)
+        assert "?sha256=" in uri
+        model = {"uses": "m:f", "outputs": {"y": "float64"}}
+        content = {"name": "t", "input": {"uri": uri}, "model": model, "output": {"uri": "o"}}
+        job = parse_job(content, Path("/jobs/job.yaml"))
+        found = describe(server.storage, job, entry)
+        piece = Piece(entry.uri, entry.size, entry.version, 0, found.rows[0], (0, 1))
+        assert list(read_piece(server.storage, job, piece, found.schema).table.to_pydict().values()) == [[1], [2]]
+    finally:
+        server.close()
+
+
 # ---- signed URLs --------------------------------------------------------------------------------------------------
 
 SECRET, AGAIN = "0123456789abcdef", "fedcba9876543210"
