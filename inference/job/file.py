@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -138,7 +140,7 @@ def read_yaml(path: Path, what: str = "job file") -> Any:
     """Read the content of a file. what: it is, for messages.
 
     Raises:
-        JobError: it cannot be read, is too large, or is not YAML.
+        JobError: it cannot be read, is too large, or is not YAML, or not JSON as its name says.
     """
     try:
         with path.open("rb") as file:
@@ -151,11 +153,23 @@ def read_yaml(path: Path, what: str = "job file") -> Any:
     if len(raw) > MAX_BYTES:
         raise JobError(f"{path}: is no {what}: it is larger than {MAX_BYTES >> 20} MiB")
     try:
+        if path.suffix == ".json":  # YAML 1.1 has other escapes and numbers
+            return json.loads(text, object_pairs_hook=_object)
         return yaml.load(text, Loader=_Loader)
+    except ValueError as error:
+        raise JobError(f"{path}: not valid JSON: {error}") from error
     except yaml.YAMLError as error:
         raise JobError(f"{path}: {_not_yaml(error)}") from error
     except RecursionError:
-        raise JobError(f"{path}: not valid YAML: it is nested too deeply") from None
+        raise JobError(f"{path}: it is nested too deeply") from None
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON; as in YAML no key may be written twice."""
+    (key, count), *_ = Counter(key for key, _ in pairs).most_common(1) or [("", 0)]
+    if count > 1:
+        raise ValueError(f"key {key!r} is written twice")
+    return dict(pairs)
 
 
 _BOOL, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"

@@ -85,7 +85,7 @@ def test_no_tag_of_yaml_makes_an_object(tmp_path: Path, text: str) -> None:
 )
 def test_yaml_that_is_nested_without_end_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     said = refusal(tmp_path / "job.yaml", beginning(text))
-    assert said.endswith(f"not valid YAML: {problem}")
+    assert said.endswith(problem)
 
 
 def test_aliases_within_reason_are_taken(tmp_path: Path) -> None:

@@ -362,6 +362,23 @@ def test_a_file_that_is_no_yaml_says_where(tmp_path: Path, text: str, sentence: 
     assert str(caught.value).startswith(f"{path}: {sentence}")
 
 
+def test_a_file_that_a_key_names_is_json_where_its_name_says_so(tmp_path: Path) -> None:
+    """YAML 1.1 has other escapes and numbers than JSON, and no tabs."""
+    path = tmp_path / "schema.json"
+    model = {"uses": "openai", "json_schema": path.name, "outputs": {"a": "string"}}
+    path.write_text('{\n\t"enum": ["\\ud83d\\ude00"], "maximum": 1e+20\n}')
+    assert load(tmp_path, model=model).models[0].options["json_schema"] == {"enum": ["\U0001f600"], "maximum": 1e20}
+    for text, said in (
+        ('{\n"a": }', r"Expecting value: line 2 column 6 \(char 7\)"),
+        ('{"b": {"a": 1, "a": 2}}', "key 'a' is written twice"),
+        ("[" * 100_000, "it is nested too deeply"),
+        ("9" * 5000, "Exceeds the limit"),
+    ):
+        path.write_text(text)
+        with pytest.raises(JobError, match=rf"^{path}: .*{said}"):
+            load(tmp_path, model=model)
+
+
 def test_an_empty_section_says_so(tmp_path: Path) -> None:
     """`retry:` with nothing under it is how a half-edited file looks."""
     path = tmp_path / "job.yaml"
