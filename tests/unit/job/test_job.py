@@ -379,6 +379,18 @@ def test_a_file_that_a_key_names_is_json_where_its_name_says_so(tmp_path: Path) 
             load(tmp_path, model=model)
 
 
+def test_a_number_with_an_exponent_is_a_number(tmp_path: Path) -> None:
+    """As in YAML 1.2; in quotes it is text, and so is what only begins so."""
+    path = tmp_path / "job.yaml"
+    options = '{a: 1e-3, b: 1e6, c: -.5E+2, d: 2.e3, e: "1e-3", f: 1e-3x, g: e3}'
+    path.write_text(yaml.safe_dump(changed(model=None)) + "retry: {max_quarantined: 1e-4}\n")
+    with path.open("a") as file:
+        file.write(f"model: {{uses: 'm:f', outputs: {{score: float32}}, options: {options}}}\n")
+    job = load_job(path)
+    assert job.retry.max_quarantined == 1e-4
+    assert [*job.models[0].options.values()] == [1e-3, 1e6, -50.0, 2000.0, "1e-3", "1e-3x", "e3"]
+
+
 def test_an_empty_section_says_so(tmp_path: Path) -> None:
     """`retry:` with nothing under it is how a half-edited file looks."""
     path = tmp_path / "job.yaml"
