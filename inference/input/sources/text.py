@@ -37,7 +37,7 @@ class Text(lines.TextSource):
         block = self.first_lines(storage, uri)
         if block.startswith(lines.UTF16):  # most of its lines would be UTF-8, too
             lines.check_utf8(uri, 1, block)
-        lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)))
+        lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)), len(block))
         found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
         return _SCHEMA, found.table.num_rows
 

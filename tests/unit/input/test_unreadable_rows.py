@@ -231,6 +231,13 @@ def test_a_line_of_text_that_is_not_utf8_costs_its_row(tmp_path: Path) -> None:
         described(TEXT, path)
 
 
+def test_a_text_is_described_however_many_lines_of_its_beginning_are_not_utf8(tmp_path: Path) -> None:
+    """How many may be lost is the run's to say, when it reads them: the input has other files, too."""
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"\xff\n" * (limits.MOST_UNREADABLE + 1) + b"a\n")
+    assert described(TEXT, path)[1] == (limits.MOST_UNREADABLE + 2,)
+
+
 WHICH = st.lists(st.sampled_from(["good", "bad", "blank", "long"]), min_size=1, max_size=25)
 CSV_LINES = {"good": "{0},a{0}", "bad": "{0}", "blank": "", "long": '{0},"' + "x\n" * 20 + '"'}
 JSON_LINES = {
