@@ -120,13 +120,17 @@ def as_rows(found: object) -> RowsRead:
     return found
 
 
-def over_budget(failures: Mapping[int, RowFailure], most: int, origin: int) -> OverBudget:
-    """The error for more failed rows than may fail. origin: the index in the file of the row that `failures` call 0."""
+def over_budget(failures: Mapping[int, RowFailure], most: int | None, origin: int) -> OverBudget:
+    """The error for more failed rows than may fail. most: as in `Unreadable`. origin: the index in the file of the row
+    that `failures` call 0.
+    """
     first = min(failures)
     cause = failures[first]
+    may = f"{most} may (retry.max_quarantined)"
+    if most is None:
+        may = f"{MOST_UNREADABLE} may (of one piece, while the run's rows are not counted)"
     error = OverBudget(
-        f"{counted(len(failures), 'row')} failed where at most {most} may (retry.max_quarantined); the first is row "
-        f"{origin + first}: {cause.said}",
+        f"{counted(len(failures), 'row')} failed where at most {may}; the first is row {origin + first}: {cause.said}",
         origin + first,
     )
     error.traceback = cause.traceback
@@ -143,7 +147,7 @@ class Unreadable:
         """most: the most rows that may fail; None if the run's budget is not known."""
         self.failures: dict[int, RowFailure] = {}
         self._piece = piece
-        self._most = MOST_UNREADABLE if most is None else most
+        self._most = most
         self._passed = 0
         self._first: RowFault | None = None
 
@@ -170,7 +174,7 @@ class Unreadable:
         row += self._passed
         text = raw[: 4 * RAW_CHARS].decode(errors="backslashreplace").rstrip("\r\n")[:RAW_CHARS]
         self.failures[row] = RowFailure(row, type(fault).__name__, clip(str(fault)), "", text)
-        if len(self.failures) > self._most:
+        if len(self.failures) > (MOST_UNREADABLE if self._most is None else self._most):
             raise over_budget(self.failures, self._most, self._piece.first_row)
 
     def following(self, tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
