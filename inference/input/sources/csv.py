@@ -159,9 +159,9 @@ class Csv(lines.TextSource):
             return None
         if self.names:
             file.unread(held[begin:])
-            before = held.count(b"\n", 0, begin)
-            return Header(list(self.names), delimiter, self.decimal, begin, before, "input.options.names")
-        lines.check_utf8(file.uri, 1, held[:end])
+            names, before = list(self.names), held.count(b"\n", 0, begin)
+            return Header(names, delimiter, self.decimal, self.encoding, begin, before, "input.options.names")
+        lines.check_utf8(file.uri, 1, held[:end], self.encoding)
         file.unread(held[end:])
         line = held.count(b"\n", 0, begin) + 1
         found = Records(held[begin:end], delimiter)
@@ -176,7 +176,7 @@ class Csv(lines.TextSource):
                 raise InputCorrupt(f"{file.uri}: line {line}: the header has no name for column {index + 1}{known}")
             if name in names[:index]:
                 raise InputCorrupt(f"{file.uri}: line {line}: the header has the name {name!r} twice")
-        return Header(names, delimiter, self.decimal, end, held.count(b"\n", 0, end) or 1)
+        return Header(names, delimiter, self.decimal, self.encoding, end, held.count(b"\n", 0, end) or 1)
 
     def _delimiter(self, uri: str, text: bytes) -> bytes:
         if self.delimiter:

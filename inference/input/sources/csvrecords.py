@@ -50,6 +50,9 @@ class Header:
     decimal: str
     """What is before the decimals of a number."""
 
+    encoding: str
+    """The encoding of the file, for messages."""
+
     end: int
     """The offset after the header in the file's UTF-8 text, in bytes; without a header line, of the first record."""
 
@@ -244,7 +247,7 @@ class Block:
             try:
                 record.decode()
             except UnicodeDecodeError as error:
-                faults[row] = not_utf8(at, error, encodings=True)
+                faults[row] = not_utf8(at, error, self._header.encoding)
             else:
                 if wrong := Records(record, self._header.delimiter).wrong[1]:
                     faults[row] = InputCorrupt(f"{at} {wrong}")

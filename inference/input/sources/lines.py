@@ -338,15 +338,17 @@ def parsed_rows(
     return pa.concat_tables(tables).combine_chunks() if tables else schema.empty_table()
 
 
-def not_utf8(at: str, error: UnicodeDecodeError, *, encodings: bool = False) -> InputCorrupt:
-    """The error of a line. at: its file and line. encodings: whether the source has the option `encoding`."""
+def not_utf8(at: str, error: UnicodeDecodeError, encoding: str = "") -> InputCorrupt:
+    """The error of a line. at: its file and line. encoding: of its file, if the source has the option `encoding`."""
+    if encoding not in ("", UTF8):
+        return InputCorrupt(f"{at} is not {encoding} text (input.options.encoding)")
     known = ": it is UTF-16" if error.object.startswith(UTF16) else ""
-    how = ", or name its encoding in input.options.encoding" if encodings else ""
+    how = ", or name its encoding in input.options.encoding" if encoding else ""
     return InputCorrupt(f"{at} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8{how}")
 
 
-def check_utf8(where: str, line: int, block: bytes) -> None:
-    """Check that a block is UTF-8 text. where, line: of its first line, for the message.
+def check_utf8(where: str, line: int, block: bytes, encoding: str) -> None:
+    """Check that a block is UTF-8 text. where, line: of its first line, for the message. encoding: of the file.
 
     Raises:
         InputCorrupt: It is not.
@@ -355,4 +357,4 @@ def check_utf8(where: str, line: int, block: bytes) -> None:
         block.decode()
     except UnicodeDecodeError as error:
         number = line + block.count(b"\n", 0, error.start)
-        raise not_utf8(f"{where}: line {number}", error, encodings=True) from error
+        raise not_utf8(f"{where}: line {number}", error, encoding) from error

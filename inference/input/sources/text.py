@@ -36,9 +36,9 @@ class Text(lines.TextSource):
         """Raises only if no line of the beginning is UTF-8 text, or it is UTF-16."""
         block = self.first_lines(storage, uri)
         if block.startswith(lines.UTF16):  # most of its lines would be UTF-8, too
-            lines.check_utf8(uri, 1, block)
+            lines.check_utf8(uri, 1, block, self.encoding)
         lost = Unreadable(Piece(uri, 0, "", 0, UNKNOWN, (0, 1)), len(block))
-        found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), lost), whole=True)
+        found = lost.read(_parsed(uri, 1, block.removeprefix(lines.BOM), self.encoding, lost), whole=True)
         return _SCHEMA, found.table.num_rows
 
     def count(self, block: bytes) -> int:
@@ -50,19 +50,22 @@ class Text(lines.TextSource):
         check_columns(piece.uri, _SCHEMA, schema)
         for where, line, block in self.of_piece(storage, piece, size):
             is_first = line == 1 and where == piece.uri
-            yield _parsed(where, line, block.removeprefix(lines.BOM) if is_first else block, lost).select(schema.names)
+            text = block.removeprefix(lines.BOM) if is_first else block
+            yield _parsed(where, line, text, self.encoding, lost).select(schema.names)
 
 
 SOURCE = Text()
 
 
-def _parsed(where: str, line: int, block: bytes, lost: Unreadable) -> pa.Table:
-    """A block's lines, without their ends. where, line: of the first. lost: gets lines that are not UTF-8."""
+def _parsed(where: str, line: int, block: bytes, encoding: str, lost: Unreadable) -> pa.Table:
+    """A block's lines, without their ends. where, line: of the first. encoding: of the file. lost: gets lines that are
+    not of it.
+    """
     texts = list[str | None]()
     for row, raw in enumerate(io.BytesIO(block)):
         try:
             texts.append(raw.decode().removesuffix("\n").removesuffix("\r"))
         except UnicodeDecodeError as error:
-            lost.add(row, lines.not_utf8(f"{where}: line {line + row}", error, encodings=True), raw)
+            lost.add(row, lines.not_utf8(f"{where}: line {line + row}", error, encoding), raw)
             texts.append(None)
     return pa.table([pa.array(texts, pa.string())], schema=_SCHEMA)

@@ -123,12 +123,15 @@ def test_bytes_that_were_given_back_stay_when_the_next_ones_are_a_part_of_a_char
 
 
 def test_a_byte_that_its_encoding_lacks_costs_its_row(tmp_path: Path) -> None:
-    (tmp_path / "a.csv").write_bytes(b"id,x\n1,\x81\n2,\xe9\n")
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"id,x\n1,\x81\n2,\xe9\n")
     source = SOURCE.with_options({"encoding": "cp1252"})
-    schema = source.describe(STORAGE, STORAGE.stat(str(tmp_path / "a.csv"))).schema
-    found = source.read(STORAGE, whole(tmp_path / "a.csv"), schema)
+    found = source.read(STORAGE, whole(path), source.describe(STORAGE, STORAGE.stat(str(path))).schema)
     assert found.table["x"].to_pylist() == [None, "é"]
-    assert "line 2 is not UTF-8 text" in found.failures[0].message
+    assert found.failures[0].message == f"{path}: line 2 is not cp1252 text (input.options.encoding)"
+    path.write_bytes(b"n,\x81\n")
+    with pytest.raises(InputCorrupt, match=r"line 1 is not cp1252 text \(input\.options\.encoding\)$"):
+        source.describe(STORAGE, STORAGE.stat(str(path)))
     with pytest.raises(JobError, match=r"input.options.encoding: 'cp125' is not one of utf-8, .*did you mean 'cp125"):
         SOURCE.with_options({"encoding": "cp125"})
 

@@ -47,6 +47,16 @@ def test_each_line_is_a_row_also_a_blank_one(tmp_path: Path, content: bytes, row
     assert SOURCE.describe(STORAGE, STORAGE.stat(str(path))).rows == (len(rows),)
 
 
+def test_a_line_that_is_not_of_the_named_encoding_costs_its_row_and_is_named_so(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes("日\n".encode("shift_jis") + b"\xff\nb\n")
+    entry = STORAGE.stat(str(path))
+    piece = Piece(entry.uri, entry.size, entry.version, 0, UNKNOWN, (0, 1))
+    found = SOURCE.with_options({"encoding": "shift_jis"}).read(STORAGE, piece, TEXT)
+    assert found.table["text"].to_pylist() == ["日", None, "b"]
+    assert found.failures[1].message == f"{path}: line 2 is not shift_jis text (input.options.encoding)"
+
+
 LINES = st.lists(st.sampled_from(["", " ", "a", "ü" * 20, "\ufeffb", '"']), min_size=1, max_size=12)
 
 
