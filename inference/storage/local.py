@@ -248,7 +248,10 @@ def _make_folder(folder: Path) -> None:
     if folder.is_dir():
         return
     _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
+    try:
+        folder.mkdir(exist_ok=True)
+    except FileExistsError:
+        raise Missing(f"{folder}: is no folder, so nothing can be written below it") from None
     _sync_folder(folder.parent)
 
 

@@ -46,6 +46,16 @@ def test_an_output_that_takes_nothing_is_the_jobs_fault_and_named_by_its_key(
     assert str(probed.value) == str(claimed.value)
 
 
+def test_an_output_below_a_file_is_named_by_its_key(lake: Lake) -> None:
+    (lake.folder / "file").write_text("")
+    request = lake.ready(output__uri="file/out").request()
+    said = rf"^output\.uri: {lake.folder}/file/out is not there and cannot be made \({lake.folder}/file: is no folder, "
+    with pytest.raises(JobError, match=said):
+        claim_output(request.storage, request.output, "lake")
+    with pytest.raises(JobError, match=said):
+        probe_output(request)
+
+
 @pytest.mark.parametrize("error", [Transient("away"), of_system(errno.ENOSPC)])
 def test_what_may_pass_or_be_mended_without_the_job_is_no_fault_of_it(lake: Lake, error: StorageError) -> None:
     refusing = FaultyStorage(LakeStorage(), [fail("create", "*", None, error)])

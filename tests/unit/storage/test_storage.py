@@ -302,6 +302,22 @@ def test_what_is_not_there_is_missing(storage: LakeStorage, folder: str) -> None
     assert listed(storage, folder) == ["a/file"]
 
 
+@pytest.mark.parametrize("name", ["file/x", "file/a/x", "link/x"])
+def test_what_is_to_lie_below_a_file_is_not_there_and_nobody_created_it(
+    storage: LakeStorage, folder: str, name: str
+) -> None:
+    """Nor below a link to nothing. `AlreadyExists` would mean that another writer has won."""
+    storage.write(join(folder, "file"), b"1")
+    Path(folder, "link").symlink_to("nowhere")
+    uri, said = join(folder, name), rf"^{folder}/{name.partition('/')[0]}: is no folder, so nothing can be written"
+    for write in (storage.create, storage.write):
+        with pytest.raises(Missing, match=said):
+            write(uri, b"2")
+    with pytest.raises(Missing, match=said):
+        storage.copy(join(folder, "file"), uri)
+    assert storage.read(join(folder, "file")) == b"1"
+
+
 def test_deleting_what_is_gone_is_fine(storage: LakeStorage, folder: str) -> None:
     storage.write(join(folder, "x"), b"1")
     storage.delete(join(folder, name) for name in ["x", "x", "never/there"])
