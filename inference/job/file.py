@@ -173,7 +173,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-_BOOL, _TEXT = "tag:yaml.org,2002:bool", "tag:yaml.org,2002:str"
+_BOOL, _MERGE, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("bool", "merge", "str"))
 
 _WORDS = {"on", "off", "yes", "no"}
 """Words that PyYAML takes for true and false, and YAML since 1.2 for text; as keys they are text, as in `notify.on`."""
@@ -192,9 +192,12 @@ class _Loader(yaml.SafeLoader):
                 None, None, f"{node.value!r:.60} is no {kind}; write text in quotes", node.start_mark
             ) from error
 
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+    def flatten_mapping(self, node: yaml.MappingNode) -> None:
+        """Put merged keys (`<<: *other`) among a mapping's own, which win. It may be merged before it is read."""
         seen: set[Any] = set()
-        for key_node, _ in node.value if isinstance(node, yaml.MappingNode) else ():
+        for key_node, _ in node.value:
+            if key_node.tag == _MERGE:
+                continue
             if key_node.tag == _BOOL and key_node.value.lower() in _WORDS:
                 key_node.tag = _TEXT
             key = self.construct_object(key_node, deep=True)
@@ -207,7 +210,8 @@ class _Loader(yaml.SafeLoader):
                     None, None, f"key {key!r} is written twice", key_node.start_mark
                 )
             seen.add(key)
-        return super().construct_mapping(node, deep)
+        super().flatten_mapping(node)
+        node.value = [*{key_node.value: (key_node, value) for key_node, value in node.value}.values()]
 
 
 # YAML 1.1, which PyYAML reads, takes 1e-4 for text: it wants a dot and a sign.

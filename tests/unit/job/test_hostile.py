@@ -79,9 +79,12 @@ def test_no_tag_of_yaml_makes_an_object(tmp_path: Path, text: str) -> None:
     [
         ("[" * 5000 + "]" * 5000, "it is nested too deeply"),
         ("[" * 5000, "it is nested too deeply"),
-        ("{a: &a {b: 1}, c: {<<: *a}}", "could not determine a constructor for the tag 'tag:yaml.org,2002:merge'"),
+        ("{a: &a {b: 1}, c: {<<: 3}}", "expected a mapping or list of mappings for merging, but found scalar"),
+        ("{a: {b: &m {k: 1, k: 2}}, c: {<<: *m}}", "key 'k' is written twice"),
+        ("{a: &m {k: 1}, c: {<<: *m, k: 2, k: 3}}", "key 'k' is written twice"),
+        ("{a: &m {1: 1}, c: {<<: *m}}", "key 1 must be text; write it in quotes"),
     ],
-    ids=["deep", "open", "merge"],
+    ids=["deep", "open", "merge", "twice in merged", "twice", "no text"],
 )
 def test_yaml_that_is_nested_without_end_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     said = refusal(tmp_path / "job.yaml", beginning(text))
@@ -97,6 +100,20 @@ def test_aliases_within_reason_are_taken(tmp_path: Path) -> None:
     path.write_text(yaml.safe_dump({**JOB, "model": {**JOB["model"], "options": {"one": shared, "two": shared}}}))
     assert "*id001" in path.read_text()
     assert load_job(path).models[0].options == {"one": shared, "two": shared}
+
+
+def test_a_mapping_may_be_merged_into_others(tmp_path: Path) -> None:
+    """Its own keys win, wherever it stands; merges of merges of a thousand mappings take no time."""
+    path = tmp_path / "job.yaml"
+    many = ", ".join(f"m{i}: &m{i} {{<<: [*m{i - 1}, *m{i - 1}], k{i}: 1}}" for i in range(1, 1000))
+    options = "{a: {b: &m {<<: &k {x: 1, y: 1}, x: 2}}, c: {<<: *m, z: 3}, d: {y: 4, <<: [*k, *m]}}"
+    model = "{uses: 'm:f', outputs: {y: float32}, options: {m0: &m0 {k0: 1}, " + many + f", own: {options}}}}}"
+    path.write_text(yaml.safe_dump({**JOB, "model": None}).replace("model: null", f"model: {model}"))
+    found = load_job(path).models[0].options
+    assert found["m999"] == {f"k{i}": 1 for i in range(1000)}
+    assert found["own"] == {
+        "a": {"b": {"x": 2, "y": 1}}, "c": {"x": 2, "y": 1, "z": 3}, "d": {"x": 1, "y": 4}
+    }  # fmt: skip
 
 
 def test_a_file_larger_than_any_job_is_refused(tmp_path: Path) -> None:
