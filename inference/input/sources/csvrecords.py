@@ -155,8 +155,6 @@ def start_after(text: bytes, before: bytes, quoted: bool, delimiter: bytes) -> i
 
 def read_columns(text: bytes, header: Header, names: Sequence[str], note: Callable[[pv.InvalidRow], str]) -> pa.Table:
     """Columns of records, as text; an empty field is null. note: told of records with another number of fields."""
-    # Without a column the number of rows is still wanted.
-    wanted = [*names] or header.names[:1]
     found = pv.read_csv(
         pa.BufferReader(text),
         # Records are numbered in one thread only.
@@ -164,8 +162,8 @@ def read_columns(text: bytes, header: Header, names: Sequence[str], note: Callab
         pv.ParseOptions(delimiter=header.delimiter.decode(), newlines_in_values=True, invalid_row_handler=note),
         pv.ConvertOptions(
             check_utf8=False,
-            column_types=dict.fromkeys(wanted, pa.string()),
-            include_columns=wanted,
+            column_types=dict.fromkeys(names, pa.string()),
+            include_columns=[*names],
             null_values=[""],
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
@@ -216,14 +214,14 @@ class Block:
                     part = pa.nulls(1, kind)
                 parts.append(part)
             columns.append(pa.chunked_array(parts, kind))
-        found = pa.table([pa.nulls(len(rows)), *columns], ["", *schema.names])
+        found = pa.table(columns, schema.names)
         if bad:
             at, places = 0, list[int | None]()
             for row in range(self.count):
                 places.append(None if row in bad else at)
                 at += row not in faults
             found = found.take(pa.array(places, pa.int64()))
-        return found.select(range(1, 1 + len(schema)))
+        return found
 
     def inferred(self) -> pa.Schema:
         """The columns, with types from the records that have all fields.

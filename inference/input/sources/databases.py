@@ -20,7 +20,7 @@ from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import cast_exactly, expected_type, is_declared, is_rounded
 from nightjar.inference.input.sources.lines import parsed_rows
 from nightjar.inference.input.sources.protocol import bound, needing
-from nightjar.inference.input.sources.rows import RowsRead, Unreadable, with_rows
+from nightjar.inference.input.sources.rows import RowsRead, Unreadable
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.protocol import Storage, is_local
 
@@ -183,7 +183,7 @@ class Postgres(Session):
 
     def read(self, piece: Piece, source: str, part: str, schema: pa.Schema, most: int | None) -> RowsRead:
         own = self._columns(source)
-        columns = ", ".join(_selected(own.field(name)) for name in schema.names) or "NULL AS nothing"
+        columns = ", ".join(_selected(own.field(name)) for name in schema.names)
         found = self._table(f"SELECT {columns} FROM {source} {part}")
         return RowsRead(pa.table({name: found[name].cast(_kind(own.field(name))) for name in schema.names}))
 
@@ -307,12 +307,11 @@ class Sqlite(Session):
         for field in schema:
             if pa.types.is_nested(field.type):
                 raise SchemaMismatch(f"{piece.uri}: column {field.name!r} is of SQLite, {expected_type(field)}")
-        names, lost = ", ".join(map(quoted, schema.names)) or "NULL", Unreadable(piece, most)
+        names, lost = ", ".join(map(quoted, schema.names)), Unreadable(piece, most)
         lines = self.ask(f"SELECT {names} FROM {source} {part}")
 
         def parse(rows: list[tuple[Any, ...]]) -> pa.Table:
-            columns = [_array([row[at] for row in rows], field) for at, field in enumerate(schema)]
-            return with_rows(columns, schema, len(rows))
+            return pa.table([_array([row[at] for row in rows], field) for at, field in enumerate(schema)], schema.names)
 
         def failed(row: int, error: Exception) -> None:
             found = zip(schema, lines[row], strict=False)

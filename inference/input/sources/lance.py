@@ -188,7 +188,6 @@ def _rows(table: LanceDataset, piece: Piece, fragment: Fragment, schema: pa.Sche
         columns=schema.names,
         offset=piece.first_row,
         limit=piece.rows,
-        with_row_address=True,  # so that no columns have rows, too
         blob_handling="all_binary",
     )
     return scanner.to_table().select(schema.names)

@@ -6,7 +6,7 @@ A row that cannot be read costs that row. It stays in the table as nulls, so tha
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -216,16 +216,9 @@ def free_bytes() -> int:
     return free
 
 
-def with_rows(columns: Sequence[pa.Array], schema: pa.Schema, rows: int) -> pa.Table:
-    """A table of these columns, which has its rows even if it has no column. schema: of names and types."""
-    fields = [pa.field("", pa.null()), *(each.with_nullable(True) for each in schema)]
-    found = pa.table([pa.nulls(rows), *columns], schema=pa.schema(fields))
-    return found.select(range(1, 1 + len(schema)))
-
-
 def nulls(schema: pa.Schema, rows: int) -> pa.Table:
-    """Rows of nulls in the columns of a schema, which may have none."""
-    return with_rows([pa.nulls(rows, column.type) for column in schema], schema, rows)
+    """Rows of nulls in the columns of a schema."""
+    return pa.table([pa.nulls(rows, column.type) for column in schema], schema.names)
 
 
 def constant(value: pa.Scalar, rows: int) -> pa.ChunkedArray:

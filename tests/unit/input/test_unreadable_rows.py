@@ -318,7 +318,6 @@ def test_rows_are_cut_with_their_failures() -> None:
     assert part.failures == {2: RowFailure(2, "InputCorrupt", "line 4", "")}
     assert whole.slice(4).failures == {0: RowFailure(0, "InputCorrupt", "line 4", "")}
     assert whole.slice(1, 1).unreadable("a.csv") == "none of 1 row of a.csv can be read; the first: line 1"
-    assert nulls(pa.schema([]), 3).num_rows == 3
 
 
 def test_a_sample_has_the_rows_that_cannot_be_read_at_their_places(tmp_path: Path) -> None:
