@@ -36,7 +36,7 @@ def comparable(column: pa.ChunkedArray) -> pa.Array:
         return _floats(joined)
     if is_.is_temporal(kind) and not is_.is_interval(kind):
         return joined.cast(pa.int32() if kind.bit_width == 32 else pa.int64()).cast(pa.int64())
-    if is_.is_string(kind) or is_.is_binary(kind):
+    if is_.is_string(kind) or is_.is_binary(kind) or is_.is_fixed_size_binary(kind):
         return joined.cast(pa.binary())
     if is_text(kind) or is_.is_large_binary(kind):
         return joined.cast(pa.large_binary())
