@@ -294,7 +294,7 @@ def make_visible(request: RunRequest, writer: LedgerWriter, entry: Published) ->
     assert made is not None
     unfinished, before = "", writer.state.published
     if writer.state.intent is None:
-        check_sources(request, writer.state)
+        check_sources(request, writer.ledger, writer.state)
     try:
         number = before.number if before else publish.publish(writer, request.output, request.run_id, entry)
         # Sweep only now, when no later plan can need a part, whoever continues and whenever this writer wakes up.

@@ -155,7 +155,7 @@ def plan_in(
             fingerprint=fingerprint,
             date=request.date,
             identity=scored_by,
-            adopts=source.revision.name if source and source.fingerprint == fingerprint else "",
+            adopts=source.revision.name if source and not set(source.plan.ids()).isdisjoint(made.ids()) else "",
             rows_from=rows_from(request, state, fingerprint, discovery.schema, nights),
             again=tuple(why_again(request, identity, wanted, newest, source, nights)),
             snapshot=discovery.snapshot,

@@ -8,7 +8,7 @@ input was scored by the same model, code and keys.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -20,7 +20,7 @@ from nightjar.inference.errors import AlreadyExists, Damaged, JobError, Missing,
 from nightjar.inference.identity.differences import differences, summed
 from nightjar.inference.identity.identity import Identity, row_identities
 from nightjar.inference.input.plan import Plan
-from nightjar.inference.ledger.ledger import State
+from nightjar.inference.ledger.ledger import Ledger, State
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -202,38 +202,46 @@ def check_not_taken_back(request: RunRequest, newest: revs.Revision | None, numb
     if request.limit:  # never published
         return
     state = newest.state if newest is not None and newest.number == number else State()
-    if _is_chosen(state, fingerprint):
-        check_sources(request, state)
+    if newest is not None and _is_chosen(state, fingerprint):
+        check_sources(request, newest.ledger, state)
         return
     own = _own_source(request, state, newest, fingerprint)
     if own is not None and own.fingerprint == fingerprint:
-        _check_shown(request, [own.revision.name])
+        _check_shown(request, own.revision.name)
 
 
-def check_sources(request: RunRequest, state: State) -> None:
+def check_sources(request: RunRequest, ledger: Ledger, state: State) -> None:
     """Check that nobody took back the results that a revision took over. state: of its ledger, with its plan.
 
     Raises:
         TakenBack: Somebody did.
     """
-    if state.planned is not None:
-        _check_shown(request, [state.planned.adopts, state.planned.rows_from])
+    if state.planned is None:
+        return
+    _check_shown(request, state.planned.adopts)
+    try:
+        _check_shown(request, rows := state.planned.rows_from)
+    except TakenBack:
+        if any(each.reused_from == rows for each in ledger.receipts(state)):
+            raise
 
 
-def _check_shown(request: RunRequest, names: Iterable[str]) -> None:
-    """Check that readers see these revisions, or newer ones of their runs, or that retention has deleted them."""
-    taken = list(filter(None, names))
-    shown = publish.newest(request.storage, request.output).runs if taken else {}
-    for name in taken:
-        run, revision = revs.run_and_number(name)
-        if (run not in shown or shown[run].revision < revision) and not _deleted(request, name):
-            words = " ".join(request.words)
-            again = f"`nightjar republish JOB {words}` shows r{revision} again, " if run == request.run_id else ""
-            raise TakenBack(
-                f"r{revision} of the run {run!r} was published before and rolled back or unpublished since, and this "
-                "run would publish its results again: nothing was scored, and readers do not see them. "
-                f"{again}--fresh scores everything anew"
-            )
+def _check_shown(request: RunRequest, name: str) -> None:
+    """Check that readers see this revision, or a newer one of its run, or that retention has deleted it. name: as
+    `Revision.name`; '' for none.
+    """
+    if not name:
+        return
+    run, revision = revs.run_and_number(name)
+    shown = publish.shown(request.storage, request.output, run)
+    if (shown is None or shown.revision < revision) and not _deleted(request, name):
+        words = " ".join(request.words)
+        again = f"`nightjar republish JOB {words}` shows r{revision} again, " if run == request.run_id else ""
+        raise TakenBack(
+            f"r{revision} of the run {run!r} was published before and rolled back or unpublished since, and this "
+            "run would publish its results again: nothing was scored, and readers do not see them. "
+            f"{again}--fresh scores everything anew"
+        )
 
 
 def _deleted(request: RunRequest, name: str) -> bool:

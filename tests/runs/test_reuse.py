@@ -133,6 +133,17 @@ def test_a_night_that_was_taken_back_is_no_source(lake: Lake) -> None:
     assert night(lake, "2026-11-19").verdict.reused[0].source == f"{TUESDAY}/r2"
 
 
+def test_a_night_that_took_over_nothing_is_published_though_the_earlier_one_was_taken_back(lake: Lake) -> None:
+    night(lake, MONDAY)
+    for index in range(4):
+        lake.write_file(f"part-{index:02d}.parquet", 100_000 + index * 2000, 2000)
+    request = lake.request(date=TUESDAY)
+    run.score(request, run.discover(request))
+    unpublish(request.storage, request.output, MONDAY)
+    assert night(lake, TUESDAY).scored.progress.reused_rows == 8000, "nothing is scored again"
+    complete(lake, TUESDAY)
+
+
 def test_later_nights_are_no_source(lake: Lake) -> None:
     """An earlier date that is scored afterwards does not take over what came after it."""
     night(lake, TUESDAY)

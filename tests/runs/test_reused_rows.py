@@ -380,6 +380,16 @@ def test_a_night_whose_source_is_taken_back_meanwhile_is_not_published(lake: Lak
     complete(lake, TUESDAY)
 
 
+def test_a_night_of_new_rows_is_published_though_the_earlier_one_was_taken_back(lake: Lake) -> None:
+    night(lake, MONDAY)
+    for index in range(4):
+        write(lake, f"part-{index:02d}.parquet", range(10_000 * (index + 1), 10_000 * (index + 1) + 2000))
+    request, found, scored = begun(lake, TUESDAY)
+    visibility.unpublish(LakeStorage(), str(lake.out), MONDAY)
+    steps.publish_run(request, scored, steps.validate(request, scored, found))
+    complete(lake, TUESDAY)
+
+
 def test_a_night_whose_source_is_deleted_meanwhile_is_scored_again(lake: Lake) -> None:
     """Only rows that nothing proves any more: a shard that was taken over whole has parts of its own."""
     night(lake, MONDAY)
