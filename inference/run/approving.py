@@ -22,6 +22,7 @@ from nightjar.inference.run.publishing import (
 )
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.results import Publication, Scored, Verdict
+from nightjar.inference.run.reuse import check_sources
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,7 @@ def answer(request: RunRequest, *, approved: bool, by: str, note: str = "", name
         JobError: The output belongs to another job; nothing asks; or what asked was answered, was scored or validated
             again since, or has waited too long.
         Held: Another command writes the run.
+        TakenBack: Results that the run took over were taken back since. A no is possible.
     """
     request.check_owner()
     newest, finished = _newest(request)
@@ -76,6 +78,8 @@ def answer(request: RunRequest, *, approved: bool, by: str, note: str = "", name
             raise Held("another command has changed this run since; repeat the command to see how it stands")
         if given is None or not given.approved:
             given = Decision(question.published.checksum, approved, by, note, utc())
+            if approved:
+                check_sources(request, writer.ledger, writer.state)  # a yes forbids a no, and would publish nothing
             writer.append([given])
         if not given.approved:
             raise Rejected(question.no(given))  # the lease keeps it as the run's end

@@ -244,6 +244,20 @@ def test_a_retry_of_an_approved_run_that_was_taken_back_says_so(lake: Lake) -> N
         carried_out(request)
 
 
+def test_after_a_yes_to_results_that_were_taken_back_a_no_is_possible(lake: Lake) -> None:
+    lake.engine = "local"
+    lake.ready(reuse="shards", checks=[{"column": "score", "max": 16000}]).run(date="2026-11-18")
+    lake.write_job(checks=ASKS, reuse="shards")
+    request = lake.request()
+    with pytest.raises(Unanswered):
+        lake.run()
+    visibility.unpublish(request.storage, request.output, "2026-11-18")
+    with pytest.raises(TakenBack, match="2026-11-18"):
+        yes(lake)
+    assert no(lake).publication is None
+    assert not lake.snapshot().runs
+
+
 def test_a_yes_that_was_cut_off_may_be_repeated(lake: Lake, tmp_path: Path) -> None:
     die_answering(asked(lake), BEFORE_SUCCESS, tmp_path)
     done = yes(lake)
