@@ -76,7 +76,8 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     takes_over = source is not None and source.fingerprint == identity.fingerprint
     if not takes_over and not request.fresh and (source := nights.alike(identity.fingerprint)):
         whole = make_plan(discovery, request.job, identity.fingerprint, source.plan)
-    there = source.revision.state.committed - state.committed if source is not None else frozenset()
+    there = source.revision.state.committed if source is not None else frozenset()
+    there = there - state.committed - continued.revoked.keys()  # what is revoked here is not taken over again
     alike = [max(shard.rows, 0) for shard in whole.limited(request.limit).shards() if shard.id in there]
     rows = rows_from(request, continued, identity.fingerprint, discovery.schema, nights)
     return RunPlan(made, None if request.fresh else newest, again, source, takes_over, len(alike), sum(alike), rows)

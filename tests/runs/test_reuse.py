@@ -166,6 +166,10 @@ def test_a_part_that_was_removed_is_scored_and_one_that_rotted_is_found(lake: La
     parts[1].write_bytes(parts[1].read_bytes()[:-9] + b"123456789")
     with pytest.raises(AuditFailed):
         night(lake, TUESDAY)
+    request = lake.request(date=TUESDAY)
+    found = run.discover(request)
+    assert run.plan(request, found).left == 1
+    assert needs_cluster(request, found, there=False), "what rotted is not taken over again"
     ran = night(lake, TUESDAY)
     assert scored(ran) == 2 and ran.scored.progress.failed_attempts == 1
     complete(lake, TUESDAY)
