@@ -126,7 +126,7 @@ class RunReport:
         if isinstance(revision, int):
             revision = revs.read_revision(self.storage, request.run_uri, revision)
         self.uri, self.state = revision.uri, revision.state
-        self.plan = (revision.plan() or Plan.of([])).limited(request.limit)
+        self.plan = revision.plan(request.limit) or Plan.of([])
         self.outcomes = outcomes(self.plan, revision.ledger, self.state)
 
     def shards(self, limit: int) -> list[ShardLine]:

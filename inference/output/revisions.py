@@ -71,9 +71,9 @@ class Revision:
         """Whether its publication has begun, or its deletion. From then on nobody adds to the revision."""
         return self.state.intent is not None or bool(self.state.removed)
 
-    def plan(self) -> Plan | None:
+    def plan(self, limit: int | None = None) -> Plan | None:
         """As `read_plan`."""
-        return read_plan(self.ledger.storage, self.uri, self.state)
+        return read_plan(self.ledger.storage, self.uri, self.state, limit)
 
     def begun_by(self, flow_run: str) -> bool:
         """Whether a step of that flow run has written its ledger, other than to leave the revision."""
@@ -168,13 +168,15 @@ def mark_success(writer: LedgerWriter, uri: str, number: int, manifest: str) -> 
         writer.ledger.storage.create(join(uri, "_SUCCESS"), content)
 
 
-def read_plan(storage: Storage, uri: str, state: State) -> Plan | None:
-    """The revision's newest plan, with its packed shards split as the ledger says."""
+def read_plan(storage: Storage, uri: str, state: State, limit: int | None = None) -> Plan | None:
+    """The revision's newest plan, with its packed shards split as the ledger says. limit: of what is scored of it; it
+    chooses among the shards as they were before they were split.
+    """
     if state.planned is None:
         return None
     file = join(uri, state.planned.file)
     try:
-        plan = Plan.from_bytes(storage.read(file))
+        plan = Plan.from_bytes(storage.read(file)).limited(limit)
         return plan.with_splits(state.splits, state.planned.fingerprint)[0]
     except (OSError, pa.ArrowException) as error:
         raise Damaged(

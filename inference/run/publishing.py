@@ -68,13 +68,12 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         leased(request, uri, "validate", keep=request.publish, after=scored.epoch) as writer,
         opened(request.engine) as engine,
     ):
-        made = revs.read_plan(request.storage, uri, writer.state)
+        made = revs.read_plan(request.storage, uri, writer.state, request.limit)
         assert made is not None
         if writer.state.approved:
             # What a person has approved is published as that person saw it.
             assert writer.state.question is not None
             return replace(verdict_of(request, writer.state.question.published, writer.epoch), took=watch.claim())
-        made = made.limited(request.limit)
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
             raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))

@@ -70,15 +70,15 @@ def plan(request: RunRequest, discovery: Discovery) -> RunPlan:
     continued = State() if newest and newest.sealed else state  # then another revision would begin
     previous = newest.plan() if newest and continued.planned else None
     nights = EarlierNights(request)
-    whole, source, _ = _draft(request, discovery, identity.fingerprint, continued, newest, previous, nights)
-    made = whole.limited(request.limit)
+    made, source, _ = _draft(request, discovery, identity.fingerprint, continued, newest, previous, nights)
+    wanted = made = _limited(request, made, previous, newest.uri if newest else "", continued)
     again = tuple(why_again(request, identity, made, newest, source, nights))
     takes_over = source is not None and source.fingerprint == identity.fingerprint
     if not takes_over and not request.fresh and (source := nights.alike(identity.fingerprint)):
-        whole = make_plan(discovery, request.job, identity.fingerprint, source.plan)
+        wanted = make_plan(discovery, request.job, identity.fingerprint, source.plan).limited(request.limit)
     there = source.revision.state.committed if source is not None else frozenset()
     there = there - state.committed - continued.revoked.keys()  # what is revoked here is not taken over again
-    alike = [max(shard.rows, 0) for shard in whole.limited(request.limit).shards() if shard.id in there]
+    alike = [max(shard.rows, 0) for shard in wanted.shards() if shard.id in there]
     rows = rows_from(request, continued, identity.fingerprint, discovery.schema, nights)
     return RunPlan(made, None if request.fresh else newest, again, source, takes_over, len(alike), sum(alike), rows)
 
@@ -105,6 +105,16 @@ def _draft(
         kept, before = source.plan, source.revision.state.planned
     made = make_plan(discovery, request.job, fingerprint, kept)
     return made.with_splits(state.splits, fingerprint)[0], source, before
+
+
+def _limited(request: RunRequest, made: Plan, previous: Plan | None, uri: str, state: State) -> Plan:
+    """What is scored of the plan. Of the one that lies in the revision it is what `validate` finds there.
+
+    previous: that one; None for none. uri, state: of the revision.
+    """
+    stays = request.limit and previous is not None and previous.table.equals(made.table)
+    found = revs.read_plan(request.storage, uri, state, request.limit) if stays else None
+    return made.limited(request.limit) if found is None else found
 
 
 def number_for(newest: revs.Revision | None, request: RunRequest, now: publish.Snapshot | None) -> int:
@@ -138,7 +148,7 @@ def plan_in(
     previous = revs.read_plan(storage, uri, state)
     nights = EarlierNights(request)
     made, source, before = _draft(request, discovery, fingerprint, state, newest, previous, nights)
-    wanted, limit = made.limited(request.limit), request.limit or 0
+    wanted, limit = _limited(request, made, previous, uri, state), request.limit or 0
     if previous is None or not previous.table.equals(made.table):
         name = f"plan-{writer.epoch:06d}.parquet"
         try:
