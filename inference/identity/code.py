@@ -10,6 +10,7 @@ import ast
 import glob
 import os
 import re
+import string
 import sys
 from bisect import bisect_left
 from collections import Counter
@@ -53,6 +54,9 @@ _LONGEST = 255
 
 _HOLE = re.compile(r"\{[^{}]*\}|%[-+ #0-9.]*[a-zA-Z]")
 """A place in a text that the code fills in: `vocab_{lang}.json` names `vocab_*.json`."""
+
+_DIGITS = "YymdHMSIjUWwuGVFTRDCgfs"
+"""The codes of dates that begin with a digit."""
 
 _TELLING = re.compile(r"\w\w")
 """What a pattern needs besides its wildcards: `*.*` would name every file."""
@@ -349,7 +353,7 @@ class _Search:
     def _is_data(self, path: str) -> bool:
         """Whether a file or folder is input or output of the job on any date, or its model."""
         return any(
-            each == place or each.startswith(f"{place}/") or takes_in(place, each)
+            each == place or each.startswith(f"{place}/") or takes_in(place, each) or takes_in(f"{place}/**", each)
             for each in {path, os.path.realpath(path)}
             for place in self._data
         )
@@ -361,13 +365,23 @@ class _Search:
         targets = [job.output.uri, *(table.uri for table in job.output.tables)]
         # A file where a run would write is the job's error, which is reported later.
         wrong = set(filter(os.path.isfile, targets))
-        given = {*job.templates, *job.input.uris, job.input.list_, *job.paths, *targets} - wrong
-        places = {_HOLE.sub("*", each).removeprefix("sqlite://").rstrip("/") for each in given if each}
+        dated = map(_on_any_date, job.templates)
+        given = {*dated, *job.input.uris, job.input.list_, *job.paths, *targets} - wrong
+        places = {each.removeprefix("sqlite://").rstrip("/") for each in given if each}
         places |= {os.path.realpath(each) for each in places if each.startswith("/") and "*" not in each}
         inside = f"{self.folder}/", f"{os.path.realpath(self.folder)}/"
         return {
             each for each in places if each.startswith("/") and not any(top.startswith(f"{each}/") for top in inside)
         }
+
+
+def _on_any_date(place: str) -> str:
+    """A location with open dates, as a pattern. A date that begins with a letter may be any name."""
+    codes = re.compile(r"%[-+ #0-9.]*([a-zA-Z])")
+    return "".join(
+        text + (codes.sub(lambda code: "[0-9]*" if code[1] in _DIGITS else "*", spec or "%F") if field else "")
+        for text, field, spec, _ in string.Formatter().parse(place)
+    )
 
 
 def texts_of(value: Any) -> Iterator[str]:

@@ -159,6 +159,21 @@ def test_input_output_and_model_are_no_code_on_any_date(uri: str, tmp_path: Path
     assert set(find_code(dated).files) == {"predict.py", "m/w.pt", "out/runs/x"}
 
 
+@pytest.mark.parametrize(
+    ("uri", "data"),
+    [
+        ("{date}/", "2026-11-19/x.csv"),
+        ("{date:%Y}/{date:%m}/", "2026/11/x.csv"),
+        ("{date:%Y/%m}/x.csv", "2026/11/x.csv"),
+        ("x{date:%b%d}.csv", "xNov19.csv"),
+    ],
+)
+def test_code_lies_beside_folders_of_dates(uri: str, data: str, tmp_path: Path) -> None:
+    code = {"predict.py": f"import features\nopen({data!r})", "features/__init__.py": "", "features/deep/x.csv": ""}
+    lay(tmp_path, {data: ""})
+    assert names(tmp_path, code, input={"uri": uri}) == set(code)
+
+
 @pytest.mark.parametrize("place", ["./", "../", "./*.csv"])
 def test_a_folder_that_is_itself_input_still_has_code(place: str, tmp_path: Path) -> None:
     assert names(tmp_path, {"predict.py": "import h", "h.py": ""}, input={"uri": place}) == {"predict.py", "h.py"}
