@@ -71,7 +71,9 @@ def _placed(job: Job, folder: Path) -> Job:
     return job.with_paths(lambda path: absolute(path, folder)).model_copy(
         update={
             "folder": str(folder),
-            "templates": tuple(location(absolute(uri, folder, pattern=True)) for uri in (*inputs, job.output.uri)),
+            "templates": tuple(
+                location(absolute(uri, folder, pattern=True)) for uri in (*inputs, job.output.uri, *job.paths)
+            ),
             "input": _placed_input(job.input, folder),
             "output": job.output.at(lambda uri: absolute(uri, folder).rstrip("/")),
             "late_labels": late,

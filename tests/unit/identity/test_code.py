@@ -155,6 +155,11 @@ def test_input_output_and_model_are_no_code_on_any_date(uri: str, tmp_path: Path
     found = set(find_code(job).files)
     assert found <= {"predict.py", "out2/2026-11-19/r", *(taken if uri != "data/" else ())}
     assert ("data/v" in found) == (uri != "data/")
+    lay(tmp_path, {"models/2026-11-18/m.pt": "", "models/2026-11-20/m.pt": "", "models/words": ""})
+    lay(tmp_path, {"predict.py": "'models'"})
+    of_a_date = job_in(tmp_path, model={"path": "models/{date}/m.pt"}).at("2026-11-18")
+    assert set(find_code(of_a_date).files) == {"predict.py", "models/words"}
+    lay(tmp_path, files)
     dated = job_in(tmp_path, output={"uri": "out2/{date}/"})
     assert set(find_code(dated).files) == {"predict.py", "m/w.pt", "out/runs/x"}
 
