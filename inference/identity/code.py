@@ -24,7 +24,7 @@ from typing import Any
 from pathspec import GitIgnoreSpec, PathSpec
 
 from nightjar.inference.errors import JobError, NightjarError
-from nightjar.inference.identity.packages import in_environment, is_environment, is_installed
+from nightjar.inference.identity.packages import in_environment, is_environment, is_installed, is_litter
 from nightjar.inference.input.listing import takes_in
 from nightjar.inference.job.finding import folder_of
 from nightjar.inference.job.model import Job
@@ -290,7 +290,7 @@ class _Search:
             if (self.folder / name).is_file():
                 self._add(self.folder / name, "model.code", named=True)
         unmatched = {name: PathSpec.from_lines("gitignore", [name]) for name in wanted if name not in self.reasons}
-        for path in self._below(self.folder) if unmatched else ():
+        for path in self._below(self.folder, litter=any("/." in f"/{name}" for name in wanted)) if unmatched else ():
             name = path.relative_to(self.folder).as_posix()
             if self._chosen.check_file(name).include:
                 self._add(path, "model.code")
@@ -333,8 +333,10 @@ class _Search:
                     parts = (each.value if isinstance(each, ast.Constant) else "*" for each in node.values)
                     self._add_named("".join(map(str, parts)), above, f"{name}:{node.lineno}")
 
-    def _below(self, folder: Path) -> Iterator[Path]:
-        """The files below a folder, also behind links, without caches, environments, input, output and model."""
+    def _below(self, folder: Path, *, litter: bool = False) -> Iterator[Path]:
+        """The files below a folder, also behind links, without caches, environments, input, output and model. litter:
+        also what `is_litter` says of.
+        """
         seen = set()
         for here, folders, files in os.walk(folder, followlinks=True):
             real = os.path.realpath(here)
@@ -347,8 +349,9 @@ class _Search:
                 each
                 for each in folders
                 if each not in _NEVER and not each.startswith("..") and not self._is_data(f"{here}/{each}")
+                if litter or not is_litter(each)
             )
-            yield from (Path(here, each) for each in sorted(files))
+            yield from (Path(here, each) for each in sorted(files) if litter or not is_litter(each))
 
     def _is_data(self, path: str) -> bool:
         """Whether a file or folder is input or output of the job on any date, or its model."""

@@ -152,7 +152,7 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """All files of a folder, also those that links lead to, or the file itself."""
+    """All files of a folder but litter, also those that links lead to, or the file itself."""
     if root.is_file():
         yield root.name, root
     seen = set()
@@ -161,8 +161,8 @@ def _files(root: Path) -> Iterator[tuple[str, Path]]:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = sorted(each for each in folders if each != "__pycache__")
-        for path in (Path(folder, file) for file in files):
+        folders[:] = sorted(each for each in folders if not is_litter(each))
+        for path in (Path(folder, file) for file in files if not is_litter(file)):
             if path.is_file():
                 yield path.relative_to(root).as_posix(), path
 
@@ -187,6 +187,11 @@ def _importable(folder: Path) -> Iterator[tuple[str, Path]]:
 
 def _lies_in(path: Path, folder: str) -> bool:
     return bool(folder) and path.absolute().is_relative_to(folder) and not in_environment(str(path), folder)
+
+
+def is_litter(name: str) -> bool:
+    """Whether a file or folder is hidden, an editor's copy or bytecode: it is no part of a whole package or folder."""
+    return name.startswith(".") or name.endswith("~") or name == "__pycache__"
 
 
 def is_environment(names: Iterable[str]) -> bool:

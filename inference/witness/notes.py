@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from nightjar.inference.identity.packages import is_litter
 from nightjar.inference.records import Seen
 from nightjar.inference.witness.places import Places, source_of
 from nightjar.inference.witness.seen import LACKING, Collection
@@ -118,7 +119,7 @@ class Notes:
         if name is None or self._may_list or not self._live:
             return
         live, copy = (_entries(Path(top, name)) for top in (self._live, self.places.home))
-        if live - copy - {"__pycache__"}:
+        if not all(map(is_litter, live - copy)):
             self.add("listed", name or "the job's folder", by)
 
     def _in_copy(self, path: str | bytes | os.PathLike[str]) -> str | None:

@@ -184,6 +184,16 @@ def test_a_folder_that_is_itself_input_still_has_code(place: str, tmp_path: Path
     assert names(tmp_path, {"predict.py": "import h", "h.py": ""}, input={"uri": place}) == {"predict.py", "h.py"}
 
 
+def test_what_an_editor_leaves_in_a_package_or_folder_is_no_code_unless_it_is_named(tmp_path: Path) -> None:
+    code = {"predict.py": "import features\nopen('words'), '.env.example'", "features/__init__.py": "", "words/a": ""}
+    code[".env.example"] = ""
+    litter = ["features/.clean.py.swp", "features/clean.py~", "words/.ipynb_checkpoints/a", "words/a~", "words/.a.swp"]
+    lay(tmp_path, dict.fromkeys([*litter, ".more/x", "more/x", "more/.x.swp"], ""))
+    assert names(tmp_path, code) == set(code)
+    assert set(find_code(job_in(tmp_path, model={"code": ["more/"]})).files) == {*code, "more/x"}
+    assert set(find_code(job_in(tmp_path, model={"code": [".more/"]})).files) == {*code, ".more/x"}
+
+
 def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:
     lay(tmp_path, {"shared/x.py": "", "shared/__init__.py": "", "elsewhere/v": "1"})
     lay(tmp_path / "job", {"predict.py": "import pkg\nopen('v'), 'pipe', 'loop', 'socket'"})

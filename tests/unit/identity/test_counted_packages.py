@@ -51,6 +51,11 @@ def test_a_package_without_a_version_counts_by_its_content(site: Path, tmp_path:
     (site / "loose" / "data").symlink_to(tmp_path / "theirs")
     (site / "loose" / "up").symlink_to("..")
     before = package_of("loose").content
+    (tmp_path / "theirs" / ".w.swp").touch()
+    (site / "loose" / "w.py~").touch()
+    (site / "loose" / ".ipynb_checkpoints").mkdir()
+    (site / "loose" / ".ipynb_checkpoints" / "w.py").touch()
+    assert package_of("loose").content == before, "what an editor leaves there does not count"
     (tmp_path / "theirs" / "w").write_text("2")
     assert package_of("loose").content != before
     assert ("__init__.py", site / "loose" / "__init__.py") in package_of("loose").files
