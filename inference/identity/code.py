@@ -14,7 +14,7 @@ import string
 import sys
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
@@ -97,6 +97,11 @@ def find_objects(job: Job, objects: Mapping[str, str]) -> Code:
         JobError: As `find_code`.
     """
     return _Search(job).found({key: spec.partition(":")[0] for key, spec in objects.items()})
+
+
+def data_of(job: Job) -> Callable[[str], bool]:
+    """Tells of a file or folder whether it is input or output of the job on any date, or its model."""
+    return _Search(job).is_data
 
 
 def importable_places(folder: str) -> list[str]:
@@ -302,7 +307,7 @@ class _Search:
         name = path.relative_to(self.folder).as_posix()
         if name in self.reasons or not path.is_file():
             return
-        if not named and (KEYS.match_file(name) or self._is_data(str(path))):
+        if not named and (KEYS.match_file(name) or self.is_data(str(path))):
             return
         if self._chosen.check_file(name).include is False:
             return
@@ -348,12 +353,12 @@ class _Search:
             folders[:] = sorted(
                 each
                 for each in folders
-                if each not in _NEVER and not each.startswith("..") and not self._is_data(f"{here}/{each}")
+                if each not in _NEVER and not each.startswith("..") and not self.is_data(f"{here}/{each}")
                 if litter or not is_litter(each)
             )
             yield from (Path(here, each) for each in sorted(files) if litter or not is_litter(each))
 
-    def _is_data(self, path: str) -> bool:
+    def is_data(self, path: str) -> bool:
         """Whether a file or folder is input or output of the job on any date, or its model."""
         return any(
             each == place or each.startswith(f"{place}/") or takes_in(place, each) or takes_in(f"{place}/**", each)

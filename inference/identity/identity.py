@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.identity.code import Code, find_code, find_objects
+from nightjar.inference.identity.code import Code, data_of, find_code, find_objects
 from nightjar.inference.identity.packages import Package, distribution, package_at, package_of
 from nightjar.inference.identity.snapshots import NOTHING, Snapshot, names, take, take_model
 from nightjar.inference.input.sources.protocol import binding
@@ -145,7 +145,7 @@ def _counting(storage: Storage, job: Job) -> str:
         return ""
     code = find_objects(job, job.counting())
     files = names(_snapshot("accumulators", storage, code).files)
-    packages = {top: package_of(top, job.folder).content for top in code.installed}
+    packages = {top: package_of(top, job.folder, data_of(job)).content for top in code.installed}
     return hashlib.sha256(json.dumps([files, packages], sort_keys=True).encode()).hexdigest()
 
 
@@ -180,13 +180,13 @@ def _package(job: Job, name: str) -> Package:
         JobError: It is not installed. Names the key.
     """
     if name in job.identity.packages:
-        return distribution(name)
+        return distribution(name, data_of(job))
     if name in (versions := _versions(job)):
         return Package(versions[name])
     if name in _read(job):
         return package_at(name)
     try:
-        return package_of(name, outside=job.folder)
+        return package_of(name, job.folder, data_of(job))
     except LookupError:
         raise JobError(f"model.uses: the package {name!r} is not installed on {socket.gethostname()}") from None
 

@@ -13,7 +13,7 @@ import os
 import site
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
@@ -28,6 +28,14 @@ from nightjar.inference.messages import INSTALLED, nearest
 
 _ENVIRONMENT = {"pyvenv.cfg", "conda-meta"}
 """Every virtual environment, whatever its name, contains one of these."""
+
+
+IsData = Callable[[str], bool]
+"""Whether a file or folder is input or output of the job, or its model."""
+
+
+def _is_none(_: str) -> bool:
+    return False
 
 
 @dataclass(frozen=True)
@@ -46,12 +54,12 @@ class Package:
         return " ".join(filter(None, [self.version, _hash(self.files) if self.files else ""]))
 
 
-def package_of(module: str, outside: str = "") -> Package:
+def package_of(module: str, outside: str = "", is_data: IsData = _is_none) -> Package:
     """The installed package that holds a module: its version, or its files if it is worked on, in an editable
     installation or anywhere on Python's path. Nothing counts of the standard library.
 
     outside: the job's folder, which may be on this process's path. A package in it does not count as installed, unless
-    it is in a virtual environment there.
+    it is in a virtual environment there. is_data: of files and folders that do not count.
 
     Raises:
         LookupError: There is no such package.
@@ -63,7 +71,7 @@ def package_of(module: str, outside: str = "") -> Package:
         raise LookupError(top)
     if owners := _owners(top, roots):
         return Package(", ".join(f"{each} {metadata.version(each)}" for each in sorted(owners)))
-    return Package(files=tuple(file for root in roots for file in _files(root)))
+    return Package(files=tuple(file for root in roots for file in _files(root, is_data)))
 
 
 def is_installed(module: str, outside: str = "") -> bool:
@@ -77,8 +85,9 @@ def package_at(place: str) -> Package:
     return Package(files=tuple(_files(Path(place))))
 
 
-def distribution(name: str) -> Package:
-    """A distribution's version, and in an editable installation all modules and packages of its folder.
+def distribution(name: str, is_data: IsData = _is_none) -> Package:
+    """A distribution's version, and in an editable installation all modules and packages of its folder. is_data: as of
+    `package_of`.
 
     Raises:
         JobError: It is not installed, or is an editable installation of a folder without modules. Names
@@ -91,7 +100,7 @@ def distribution(name: str) -> Package:
         raise JobError(
             f"identity.packages: {name!r} is not installed" + (nearest(name, known) or "; install it, or remove it")
         ) from None
-    files = tuple(_importable(Path(editable))) if (editable := editable_folder(installed)) else ()
+    files = tuple(_importable(Path(editable), is_data)) if (editable := editable_folder(installed)) else ()
     if editable and not files:
         raise JobError(
             f"identity.packages: {name!r} is an editable installation of {editable}, where no module lies; install it "
@@ -151,26 +160,28 @@ def _hash(files: Iterable[tuple[str, Path]]) -> str:
     return digest.hexdigest()
 
 
-def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    """All files of a folder but litter, also those that links lead to, or the file itself."""
+def _files(root: Path, is_data: IsData = _is_none) -> Iterator[tuple[str, Path]]:
+    """All files of a folder but litter and data, also those that links lead to, or the file itself."""
     if root.is_file():
         yield root.name, root
+    if is_data(str(root)):
+        is_data = _is_none  # code in a folder of data is code
     seen = set()
     for folder, folders, files in os.walk(root, followlinks=True):
         if (real := os.path.realpath(folder)) in seen:
             folders.clear()
             continue
         seen.add(real)
-        folders[:] = sorted(each for each in folders if not is_litter(each))
+        folders[:] = sorted(each for each in folders if not is_litter(each) and not is_data(f"{folder}/{each}"))
         for path in (Path(folder, file) for file in files if not is_litter(file)):
-            if path.is_file():
+            if path.is_file() and not is_data(str(path)):
                 yield path.relative_to(root).as_posix(), path
 
 
-def _importable(folder: Path) -> Iterator[tuple[str, Path]]:
+def _importable(folder: Path, is_data: IsData) -> Iterator[tuple[str, Path]]:
     """The modules of a folder, and all files of its packages. Other files there may be a run's output."""
     if not folder.is_dir() or (folder / "__init__.py").is_file():
-        yield from _files(folder)
+        yield from _files(folder, is_data)
         return
     with os.scandir(folder) as items:
         entries = sorted(items, key=lambda item: item.name)
@@ -180,7 +191,7 @@ def _importable(folder: Path) -> Iterator[tuple[str, Path]]:
         path = Path(entry.path)
         if entry.is_dir() and not entry.name.startswith(".") and entry.name != "__pycache__":
             if (path / "__init__.py").is_file() or not entry.is_symlink():  # any other link may lead back here
-                yield from ((f"{entry.name}/{name}", file) for name, file in _importable(path))
+                yield from ((f"{entry.name}/{name}", file) for name, file in _importable(path, is_data))
         elif entry.name.endswith((".py", *EXTENSION_SUFFIXES)) and entry.is_file():
             yield entry.name, path
 

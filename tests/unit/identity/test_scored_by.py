@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 
 from nightjar.flows.pages.estimate import described
-from nightjar.inference.errors import Damaged, JobError
+from nightjar.inference.errors import Damaged, JobError, RunFailed
 from nightjar.inference.identity.differences import differences
-from nightjar.inference.identity.identity import Identity, ScoringSet, fix, identify
+from nightjar.inference.identity.identity import Identity, ScoringSet, fix, identify, verify_packages
 from nightjar.inference.identity.snapshots import File, Snapshot
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
@@ -97,6 +97,27 @@ def test_a_package_on_the_path_that_is_named_counts_by_content(
     write(site, {"counted/words.txt": "b"})
     assert of(job) != before
     assert "counted" not in sys.modules
+
+
+@pytest.mark.parametrize(("output", "file"), [("out/", "out/run.json"), ("out/{date}/", "out/2026-11-18/run.json")])
+def test_what_a_run_writes_into_a_package_is_no_part_of_it(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, file: str
+) -> None:
+    """The job lies in the package that scores, and its output beside it."""
+    site = write(tmp_path / "site", {"counted/__init__.py": "", "counted/m.py": "", "counted/jobs/data/x.csv": ""})
+    monkeypatch.syspath_prepend(str(site))
+    keys = {"uses": "counted.m:P", "preprocess": None, "input": {"uri": "data/"}, "output": {"uri": output}}
+    job = make_job("site/counted/jobs", files={}, **keys).at("2026-11-19")
+    before = fix(STORAGE, job)
+    write(site / "counted/jobs", {"data/y.csv": "", file: ""})
+    verify_packages(job, before)
+    write(site, {"counted/m.py": "P = 1"})
+    with pytest.raises(RunFailed):
+        verify_packages(job, before)
+    elsewhere = make_job(uses="counted.m:P", input={"uri": str(site)})
+    before = fix(STORAGE, elsewhere)
+    write(site, {"counted/m.py": "P = 2"})
+    assert fix(STORAGE, elsewhere).packages != before.packages, "code in a folder of data is code"
 
 
 def test_an_installed_namespace_package_is_found_beside_a_folder_of_its_name(
