@@ -222,12 +222,16 @@ class _Copied:
         self._stream, self._fd = stream, fd
 
     def write(self, text: str) -> int:
+        self.copy(text)
         written: int = self._stream.write(text)
+        return written
+
+    def copy(self, text: str) -> None:
+        """Write to the file alone."""
         # A full disk loses the log, but must not raise in the code that prints.
         with suppress(OSError):
             if self._fd >= 0:
                 os.write(self._fd, text.encode(errors="backslashreplace"))
-        return written
 
     def writelines(self, lines: Iterable[str]) -> None:
         for line in lines:

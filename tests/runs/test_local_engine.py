@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import JobError
+from nightjar.inference.errors import JobError, RunFailed
 from nightjar.inference.job.finding import modules_in
 from nightjar.inference.logs import capture
 from nightjar.inference.logs.printed import Line, all_lines
@@ -340,6 +340,17 @@ def test_what_the_code_prints_is_kept_with_the_run_and_seen(lake: Lake, capfd: p
         ]
         assert f"row {row}\n" in seen.err
         assert f"to stderr {row}\n" in seen.err
+
+
+def test_the_traceback_of_a_shard_that_failed_is_kept_and_not_seen(
+    lake: Lake, capfd: pytest.CaptureFixture[str]
+) -> None:
+    lake.write_model(f"def score(batch):\n    if 5300 in batch['x']:\n        raise KeyError('colour')\n{SCORES}")
+    lake.ready(retry__max_quarantined=0)
+    with pytest.raises(RunFailed, match="colour"):
+        lake.run()
+    assert any("raise KeyError('colour')" in line.text for line in kept(lake))
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_what_a_process_printed_that_died_is_kept(lake: Lake) -> None:
