@@ -211,6 +211,8 @@ def adopt(
     # A part that was found damaged here may be damaged at its source, too, so its shard is scored again.
     wanted = set(plan.ids()) - writer.state.committed - set(writer.state.revoked)
     known = set(source_plan.ids()) & wanted
+    if not known:
+        return
     lines = (receipt for receipt in _left_of(source) if receipt.shard in known)
 
     def copy(receipt: Receipt) -> tuple[Receipt, list[str]] | None:

@@ -14,7 +14,11 @@ from nightjar.flows.pages.estimate import plan_text, planned
 from nightjar.inference.engine import LOCAL, auditing
 from nightjar.inference.errors import AuditFailed, JobError, TakenBack
 from nightjar.inference.history.run_tables import RunReport
+from nightjar.inference.input.plan import Plan
 from nightjar.inference.job.file import load_job
+from nightjar.inference.ledger.epochs import open_epoch
+from nightjar.inference.ledger.holders import this_holder
+from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.visibility import unpublish
 from nightjar.inference.run import resume
 from nightjar.inference.run.resume import needs_cluster
@@ -142,6 +146,19 @@ def test_a_night_that_took_over_nothing_is_published_though_the_earlier_one_was_
     unpublish(request.storage, request.output, MONDAY)
     assert night(lake, TUESDAY).scored.progress.reused_rows == 8000, "nothing is scored again"
     complete(lake, TUESDAY)
+
+
+def test_the_ledger_of_a_night_is_not_read_again_if_nothing_of_it_can_be_taken_over(lake: Lake) -> None:
+    night(lake, MONDAY)
+    request, uri = lake.request(date=TUESDAY), str(lake.revision(1, TUESDAY))
+    source = revs.revision_named(request.storage, request.output, f"{MONDAY}/r1")
+    plan = source.plan()
+    assert plan is not None
+    writer = open_epoch(request.storage, uri, this_holder("score"), lease_s=3600)
+    for segment in (lake.revision(1, MONDAY) / "ledger").iterdir():
+        segment.write_text("damaged")
+    revs.adopt(writer, uri, Plan.of([]), source, plan, states_beside=False)
+    writer.stop(release=True)
 
 
 def test_later_nights_are_no_source(lake: Lake) -> None:
