@@ -150,51 +150,40 @@ def publish(writer: LedgerWriter, output: str, run_id: str, published: Published
         Held: A later revision of the run was published meanwhile.
         Fenced: Another writer continues this publication.
     """
-    storage, below = writer.ledger.storage, None
+    storage = writer.ledger.storage
+    below = newest(storage, output)
     for _ in range(_MAX_TRIES):
-        intent = writer.state.intent
-        if intent is not None:
+        if (intent := writer.state.intent) is not None:
             published = intent.published
             if _try(storage, output, below, intent.number, run_id, published):
                 writer.append([PublishedAs(intent.number)])
                 return intent.number
-        below = newest(storage, output)
+            below = newest(storage, output)
         writer.append([Intent(below.number + 1, published)])
     raise JobError(f"publications in {output} are created faster than this run can publish; try again")
 
 
-def _try(storage: Storage, output: str, below: Snapshot | None, number: int, run_id: str, published: Published) -> bool:
+def _try(storage: Storage, output: str, below: Snapshot, number: int, run_id: str, published: Published) -> bool:
     """Create snapshot `number`, or find that an earlier try did; False if another run has this number.
 
-    below: the snapshot that it builds on; None for an intent that was found: nothing was read for it yet. Nothing can
-    appear below a number that was free: one that is not there, below the newest, was taken, and is deleted since.
+    below: the newest snapshot. One of a lower number that is not there was taken, and is deleted since.
     """
     origin = Origin("publish", run_id, published.revision)
-    known = numbers(storage, output) if below is None else []
-    if number in known:
-        there = snapshot(storage, output, number)
-    elif known and number < known[-1]:
-        return False
+    if number <= below.number:
+        there = next(snapshots(storage, output, [number]), None)
     else:
-        before = below or newest_below(storage, output, number)
-        shown = before.runs.get(run_id)
-        if shown is not None and shown.revision > published.revision:
+        before = below.runs.get(run_id)
+        if before is not None and before.revision > published.revision:
             raise Held(
-                f"revision {shown.revision} of the run {run_id!r} was published meanwhile; this one stays unseen"
+                f"revision {before.revision} of the run {run_id!r} was published meanwhile; this one stays unseen"
             )
-        there = add(storage, output, number, {**before.runs, run_id: published}, origin)
-    return there.origin == origin and there.runs.get(run_id) == published
+        there = add(storage, output, number, {**below.runs, run_id: published}, origin)
+    return there is not None and there.origin == origin and there.runs.get(run_id) == published
 
 
 def shown(storage: Storage, output: str, run_id: str) -> Published | None:
     """The revision of this run that readers see now; None if they see none."""
     return newest(storage, output).runs.get(run_id)
-
-
-def newest_below(storage: Storage, output: str, number: int) -> Snapshot:
-    """The snapshot that `number` builds on."""
-    below = [n for n in numbers(storage, output) if n < number]
-    return snapshot(storage, output, below[-1]) if below else Snapshot(0)
 
 
 def numbers(storage: Storage, output: str) -> list[int]:

@@ -431,8 +431,6 @@ def test_snapshots_are_counted_by_their_numbers_whatever_else_lies_there(output:
         Path(output, "publications", name).write_text("mine")
     assert publish.numbers(LakeStorage(), output) == [2, 10, 100_000_000]
     assert now(output).number == 100_000_000
-    below = {number: publish.newest_below(LakeStorage(), output, number).number for number in (1, 2, 3, 11)}
-    assert below == {1: 0, 2: 0, 3: 2, 11: 10}
 
 
 def test_a_night_is_shown_by_the_run_that_is_named_by_it(output: str) -> None:
