@@ -30,7 +30,7 @@ from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output.nights import published
 from nightjar.inference.process import environment
-from nightjar.inference.run.request import RunRequest, fixed, make_request
+from nightjar.inference.run.request import RunRequest, fixed, make_request, to_begin
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage
@@ -290,7 +290,7 @@ class Lake:
         """A request for this job; date and engine are fixed unless given. scores: with code and model as they are."""
         options = {"date": NIGHT, "engine": self.engine, **options}
         request = make_request(self.job_path, storage=storage, **options)
-        return fixed(request) if scores else request
+        return fixed(to_begin(request)) if scores else request
 
     def run(self, *, storage: Storage | None = None, **options: Any) -> Ran:
         """All four steps in this process; on Ray they need the session's (fixture `ray_local`)."""
