@@ -5,7 +5,6 @@ nights can be compared bin by bin.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -13,12 +12,12 @@ import numpy as np
 from nightjar.inference.metrics.encoding import State
 from nightjar.inference.metrics.figures import NumberFigures
 
-COARSEST, FINEST = 6, 52
+COARSEST, FINEST = 6, 31
 """Bits of a bin: a power of two has 2^bits bins. With 6 a value is at most 1/128 of itself from the middle of its bin;
-with 52 each float64 has a bin of its own.
+with 31 each float32, and each integer of 32 bits, has a bin of its own.
 """
 
-MOST_BINS = 1024
+MOST_BINS = 256
 """The most bins of a column whose bins are finer than the coarsest."""
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
@@ -108,9 +107,13 @@ class Bins(Tally):
         return found
 
     def _few(self) -> Bins:
-        bits = range(self.bits, COARSEST, -1)
-        few = bisect_left(bits, True, key=lambda each: bool(np.count_nonzero(np.diff(self._keys(each))) < MOST_BINS))
-        return self.at(bits[few] if few < len(bits) else COARSEST)
+        if len(self.keys) <= MOST_BINS:
+            return self
+        magnitudes, signs = np.abs(self.keys) - 1, np.sign(self.keys)
+        # Two bins become one where no bit differs that is left.
+        differ = np.where(signs[1:] == signs[:-1], magnitudes[1:] ^ magnitudes[:-1], np.iinfo(np.int64).max)
+        least = int(np.partition(differ, -MOST_BINS)[-MOST_BINS])
+        return self.at(max(self.bits - least.bit_length(), COARSEST))
 
     def _keys(self, bits: int) -> np.ndarray:
         # The bin of 0 stays: its neighbours have the keys 1 and -1.
@@ -195,7 +198,7 @@ def lowest(keys: np.ndarray, bits: int) -> np.ndarray:
 
 
 def middles(keys: np.ndarray, bits: int) -> np.ndarray:
-    """The middles of bins; of bins that hold one value each, that value."""
+    """The middles of bins; of the finest ones their ends towards 0, which are all the float32 that they hold."""
     magnitudes = np.abs(keys)
     low, high = lowest(magnitudes, bits), lowest(magnitudes + 1, bits)
     whole = (keys == 0) | (bits == FINEST) | np.isinf(high)
