@@ -219,7 +219,7 @@ def test_a_night_in_the_middle_of_a_backfill_without_its_model_is_told_and_kept(
     (body,) = hook.posted
     assert (body["event"], body["run_id"], body["verdict"]) == ("failed", nights[1], "rejected")
     assert f"{nights[1]}.bin" in body["cause"]
-    assert standing.status(lake.request(date=nights[1])).standing == "rejected at discover"
+    assert standing.status(lake.request(date=nights[1], scores=False)).standing == "rejected at discover"
 
 
 def test_nights_of_a_backfill_that_finds_the_publications_damaged_are_told_once_each(
