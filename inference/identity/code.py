@@ -360,11 +360,7 @@ class _Search:
 
     def is_data(self, path: str) -> bool:
         """Whether a file or folder is input or output of the job on any date, or its model."""
-        return any(
-            each == place or each.startswith(f"{place}/") or takes_in(place, each) or takes_in(f"{place}/**", each)
-            for each in {path, os.path.realpath(path)}
-            for place in self._data
-        )
+        return any(_holds(place, each) for each in {path, os.path.realpath(path)} for place in self._data)
 
     @cached_property
     def _data(self) -> set[str]:
@@ -377,10 +373,14 @@ class _Search:
         given = {*dated, *job.input.uris, job.input.list_, *job.paths, *targets} - wrong
         places = {each.removeprefix("sqlite://").rstrip("/") for each in given if each}
         places |= {os.path.realpath(each) for each in places if each.startswith("/") and "*" not in each}
-        inside = f"{self.folder}/", f"{os.path.realpath(self.folder)}/"
-        return {
-            each for each in places if each.startswith("/") and not any(top.startswith(f"{each}/") for top in inside)
-        }
+        tops = str(self.folder), os.path.realpath(self.folder)
+        return {each for each in places if each.startswith("/") and not any(_holds(each, top) for top in tops)}
+
+
+def _holds(place: str, path: str) -> bool:
+    """Whether a path lies in a place, or is the place itself. place: as a pattern."""
+    within = path == place or path.startswith(f"{place}/")
+    return within or takes_in(place, path) or takes_in(f"{place}/**", path)
 
 
 def _on_any_date(place: str) -> str:

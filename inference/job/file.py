@@ -157,7 +157,7 @@ def read_yaml(path: Path, what: str = "job file") -> Any:
         raise JobError(f"{path}: is no {what}: it is larger than {MAX_BYTES >> 20} MiB")
     try:
         if path.suffix == ".json":  # YAML 1.1 has other escapes and numbers
-            return json.loads(text, object_pairs_hook=_object)
+            return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object)
         return yaml.load(text, Loader=_Loader)
     except ValueError as error:
         raise JobError(f"{path}: not valid JSON: {error}") from error

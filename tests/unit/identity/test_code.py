@@ -179,6 +179,23 @@ def test_code_lies_beside_folders_of_dates(uri: str, data: str, tmp_path: Path) 
     assert names(tmp_path, code, input={"uri": uri}) == set(code)
 
 
+@pytest.mark.parametrize(
+    ("folder", "keys"),
+    [
+        ("02_scoring", {"output": {"uri": "../{date}"}}),
+        ("2026_jobs", {"output": {"uri": "../{date:%Y}_{date:%b}"}}),
+        ("jobs", {"output": {"uri": "../{date:%B}"}}),
+        ("2nd/job", {"model": {"path": "../../{date}"}}),
+        ("jobs", {"input": {"uri": "../*", "format": "parquet"}}),
+    ],
+)
+def test_a_folder_that_a_pattern_beside_it_matches_still_has_code(
+    folder: str, keys: dict[str, Any], tmp_path: Path
+) -> None:
+    (tmp_path / folder).mkdir(parents=True)
+    assert names(tmp_path / folder, {"predict.py": "import h", "h.py": ""}, **keys) == {"predict.py", "h.py"}
+
+
 @pytest.mark.parametrize("place", ["./", "../", "./*.csv"])
 def test_a_folder_that_is_itself_input_still_has_code(place: str, tmp_path: Path) -> None:
     assert names(tmp_path, {"predict.py": "import h", "h.py": ""}, input={"uri": place}) == {"predict.py", "h.py"}
