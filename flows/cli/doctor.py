@@ -6,9 +6,8 @@ import platform
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, distribution, requires, version
+from importlib.metadata import requires, version
 
 import psutil
 from packaging.requirements import Requirement
@@ -18,6 +17,7 @@ from nightjar.flows.cluster import named
 from nightjar.flows.cluster.connection import describe_cluster
 from nightjar.flows.prefect_api.api import ask_api, without_user
 from nightjar.inference.errors import NightjarError
+from nightjar.inference.identity.packages import installed_packages
 from nightjar.inference.predictors.adapter import frameworks
 
 _SHOWN = ("ray", "prefect", "prefect-ray", "pyarrow", "boto3")
@@ -53,32 +53,17 @@ def diagnose(ray: str | None) -> Iterator[Finding]:
 
 
 def _versions() -> Finding:
-    wrong = []
-    for line in requires("nightjar-batch") or ():
-        wanted = Requirement(line)
-        there = _installed(wanted.name)
-        if wanted.marker is None and not (there and wanted.specifier.contains(there, prereleases=True)):
-            wrong.append(f"{wanted.name} {there or 'is not installed'} (wants {wanted.specifier})")
-    shown = ", ".join(f"{name} {there}" for name in (*_SHOWN, *_libraries()) if (there := _installed(name)))
+    wanted = [each for each in map(Requirement, requires("nightjar-batch") or ()) if each.marker is None]
+    there, wrong = installed_packages(each.name for each in wanted), []
+    for each in wanted:
+        if each.name not in there or not each.specifier.contains(there[each.name], prereleases=True):
+            wrong.append(f"{each.name} {there.get(each.name, 'is not installed')} (wants {each.specifier})")
+    libraries = (name for framework in frameworks() for name in framework.libraries)
+    shown = ", ".join(map(" ".join, installed_packages([*_SHOWN, *libraries]).items()))
     found = f"nightjar {version('nightjar-batch')} on Python {platform.python_version()}; {shown}"
     if wrong:
         found += f"; not supported: {', '.join(wrong)}"
     return Finding("versions", not wrong, found, "pip install -c constraints.txt ." if wrong else "")
-
-
-def _installed(name: str) -> str:
-    """The version of a package that is installed; else empty."""
-    try:
-        return version(name)
-    except PackageNotFoundError:
-        return ""
-
-
-def _libraries() -> Iterator[str]:
-    """The installed libraries among those that the frameworks' adapters use; some are optional extras."""
-    for name in dict.fromkeys(each for framework in frameworks() for each in framework.libraries):
-        with suppress(PackageNotFoundError):
-            yield distribution(name).name
 
 
 def _prefect() -> Finding:
