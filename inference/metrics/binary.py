@@ -77,10 +77,7 @@ class BinaryState(Evaluator):
         positive = found == 1
         self.rows += len(values)
         bins = _bins(values) * 2 + positive
-        first = int(bins.min())
-        counts = np.bincount(bins - first)
-        filled = np.flatnonzero(counts)
-        self.counted.merge(Tally(filled + first, counts[filled]))
+        self.counted.merge(Tally.of(bins))
         inside = (values >= 0) & (values <= 1)
         if not inside.all():
             self.outside += len(values) - int(inside.sum())
@@ -145,20 +142,6 @@ class Scores:
         """The number of rows with label 1."""
         return int(self.pairs[:, 1].sum())
 
-    @property
-    def middles(self) -> np.ndarray:
-        """The middle of each bin."""
-        low, high = _edges(self.bins)
-        middles: np.ndarray = (low + high) / 2
-        return middles
-
-    @property
-    def _halves(self) -> np.ndarray:
-        """Half of the width of each bin."""
-        low, high = _edges(self.bins)
-        halves: np.ndarray = (high - low) / 2
-        return halves
-
     def auroc(self) -> Bounded:
         """Area under the ROC curve by the trapezoid rule: U / (P·N), a tie counting half.
 
@@ -197,18 +180,19 @@ class Scores:
 
         p is wrong by at most half a bin, δ, so the square by at most 2·|p − y|·δ + δ².
         """
-        half = self._halves[:, np.newaxis]
-        errors = np.stack([self.middles, 1 - self.middles], axis=1)
+        middles, halves = _centres(self.bins)
+        errors, half = np.stack([middles, 1 - middles], axis=1), halves[:, np.newaxis]
         weights = self.pairs / self.pairs.sum()
         return Bounded(float((weights * errors**2).sum()), float((weights * (2 * errors * half + half**2)).sum()))
 
     def calibration(self) -> tuple[CalibrationBin, ...]:
         """The calibration curve: the bins of [0, 1] that have rows."""
-        coarse, found = np.minimum((self.middles * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1), []
+        middles, _ = _centres(self.bins)
+        coarse, found = np.minimum((middles * CALIBRATION_BINS).astype(np.int64), CALIBRATION_BINS - 1), []
         for each in np.unique(coarse):
             pairs = self.pairs[coarse == each]
             rows, positives = int(pairs.sum()), int(pairs[:, 1].sum())
-            mean = float((pairs.sum(axis=1) * self.middles[coarse == each]).sum() / rows)
+            mean = float((pairs.sum(axis=1) * middles[coarse == each]).sum() / rows)
             found.append(CalibrationBin(rows, mean, positives / rows))
         return tuple(found)
 
@@ -219,7 +203,7 @@ class Scores:
         bins = self.calibration()
         rows = sum(each.rows for each in bins)
         value = sum(each.rows * abs(each.mean_score - each.positive_share) for each in bins) / rows
-        return Bounded(value, float((self.pairs.sum(axis=1) * self._halves).sum()) / rows)
+        return Bounded(value, float((self.pairs.sum(axis=1) * _centres(self.bins)[1]).sum()) / rows)
 
     def at(self, threshold: float) -> Predictions:
         """Predictions: 1 from the threshold on, which is rounded to an edge of the bins; exact for scores beyond it."""
@@ -256,3 +240,9 @@ def _edges(bins: np.ndarray) -> np.ndarray:
     ends: np.ndarray = np.where(at <= _TAIL, lowest(at, _BITS), (at - _TAIL) / _UNIFORM + 1 / 16)
     ends[at > _TOP] = top[at > _TOP]
     return ends
+
+
+def _centres(bins: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """The middle of each bin of [0, 1], and half of its width."""
+    low, high = _edges(bins)
+    return (low + high) / 2, (high - low) / 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from typing import Self
 
 import numpy as np
 
@@ -19,6 +20,9 @@ with 31 each float32, and each integer of 32 bits, has a bin of its own.
 
 MOST_BINS = 256
 """The most bins of a column whose bins are finer than the coarsest."""
+
+_SPARSE = 16
+"""Keys that lie this many times further apart than there are of them are sorted; others have a counter each."""
 
 QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -68,8 +72,21 @@ class Tally(State):
     counts: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     """The values in each bin, as int64 of shape (bins,)."""
 
+    @classmethod
+    def of(cls, keys: np.ndarray) -> Self:
+        """Count keys, each of one value."""
+        first, last = (int(keys.min()), int(keys.max())) if len(keys) else (0, 0)
+        if last - first > _SPARSE * len(keys):
+            return cls(*np.unique(keys, return_counts=True))
+        counts = np.bincount(keys - first)
+        filled = np.flatnonzero(counts)
+        return cls(filled + first, counts[filled])
+
     def merge(self, other: Tally) -> None:
         """Add another's values. Its keys need not be there once each."""
+        if np.array_equal(self.keys, other.keys):
+            self.counts = self.counts + other.counts
+            return
         keys, counts = np.concatenate([self.keys, other.keys]), np.concatenate([self.counts, other.counts])
         order = np.argsort(keys, kind="stable")  # a stable sort only merges what is two ascending runs
         keys, counts = keys[order], counts[order]
@@ -88,9 +105,9 @@ class Bins(Tally):
     """As in `COARSEST, FINEST`."""
 
     @classmethod
-    def of(cls, values: np.ndarray) -> Bins:
+    def holding(cls, values: np.ndarray) -> Bins:
         """The bins of finite float64 values."""
-        return cls(*np.unique(keys_of(values), return_counts=True))._few()
+        return cls.of(keys_of(values))._few()
 
     def merge(self, other: Tally) -> None:
         assert isinstance(other, Bins)
@@ -102,6 +119,8 @@ class Bins(Tally):
 
     def at(self, bits: int) -> Bins:
         """The same values in coarser bins. bits: at most as many as now."""
+        if bits == self.bits:
+            return self
         found = Bins(bits=bits)
         Tally.merge(found, Tally(self._keys(bits), self.counts))
         return found
@@ -155,7 +174,7 @@ class NumberState(State):
             self.minus_inf += int((values == -np.inf).sum())
         if len(finite):
             low, high = float(finite.min()) + 0.0, float(finite.max()) + 0.0  # 0 rather than -0
-            self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), Bins.of(finite)))
+            self.merge(NumberState(0, 0, 0, low, high, Moments.of(finite), Bins.holding(finite)))
 
     def results(self) -> NumberFigures | None:
         """The figures; None if no value is finite."""

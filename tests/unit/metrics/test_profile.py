@@ -164,9 +164,9 @@ def test_bins_are_as_fine_as_the_values_allow_in_whatever_order_they_are_added(
 ) -> None:
     random = np.random.default_rng(data.draw(st.integers(0, 99)))
     values = np.concatenate([random.normal(*cluster) for cluster in clusters])
-    whole, pieces = Bins.of(values), Bins()
+    whole, pieces = Bins.holding(values), Bins()
     for piece in np.array_split(random.permutation(values), data.draw(st.integers(1, 9))):
-        pieces.merge(Bins.of(piece))
+        pieces.merge(Bins.holding(piece))
     assert pieces.values() == whole.values()
     assert whole.counts.sum() == len(values)
     assert len(whole.keys) <= MOST_BINS or whole.bits == COARSEST
