@@ -52,7 +52,10 @@ _NEVER = {"__pycache__", ".git", ".hg", ".svn", "node_modules"}
 _MODULE_ENDS = (".py", *EXTENSION_SUFFIXES, ".pyc")
 _LONGEST = 255
 
-_HOLE = re.compile(r"\{[^{}]*\}|%[-+ #0-9.]*[a-zA-Z]")
+_CODE = r"%[-+ #0-9.]*([a-zA-Z])"
+"""A code of `strftime`."""
+
+_HOLE = re.compile(rf"\{{[^{{}}]*\}}|{_CODE}")
 """A place in a text that the code fills in: `vocab_{lang}.json` names `vocab_*.json`."""
 
 _DIGITS = "YymdHMSIjUWwuGVFTRDCgfs"
@@ -379,15 +382,13 @@ class _Search:
 
 def _holds(place: str, path: str) -> bool:
     """Whether a path lies in a place, or is the place itself. place: as a pattern."""
-    within = path == place or path.startswith(f"{place}/")
-    return within or takes_in(place, path) or takes_in(f"{place}/**", path)
+    return path.startswith(f"{place}/") or takes_in(place, path) or takes_in(f"{place}/**", path)
 
 
 def _on_any_date(place: str) -> str:
     """A location with open dates, as a pattern. A date that begins with a letter may be any name."""
-    codes = re.compile(r"%[-+ #0-9.]*([a-zA-Z])")
     return "".join(
-        text + (codes.sub(lambda code: "[0-9]*" if code[1] in _DIGITS else "*", spec or "%F") if field else "")
+        text + (re.sub(_CODE, lambda code: "[0-9]*" if code[1] in _DIGITS else "*", spec or "%F") if field else "")
         for text, field, spec, _ in string.Formatter().parse(place)
     )
 

@@ -149,6 +149,7 @@ def there(storage: Storage, uri: str) -> Entry | None:
         return None
 
 
+@lru_cache(maxsize=256)
 def _split_glob(uri: str) -> tuple[str, re.Pattern[str]]:
     """The folder to list, and the pattern for names below it. A pattern that ends with a slash matches folders."""
     scheme, _, path = ("", "", uri) if is_local(uri) else uri.partition("://")

@@ -169,10 +169,11 @@ def read_yaml(path: Path, what: str = "job file") -> Any:
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     """An object of JSON; as in YAML no key may be written twice."""
-    (key, count), *_ = Counter(key for key, _ in pairs).most_common(1) or [("", 0)]
-    if count > 1:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        ((key, _),) = Counter(key for key, _ in pairs).most_common(1)
         raise ValueError(f"key {key!r} is written twice")
-    return dict(pairs)
+    return found
 
 
 _BOOL, _MERGE, _TEXT = (f"tag:yaml.org,2002:{name}" for name in ("bool", "merge", "str"))
