@@ -42,6 +42,8 @@ settings.load_profile("untimed")
 
 
 _LEAST_FREE = pytest.StashKey[int]()
+_DEATHS: list[str] = []
+"""How processes of `pytest -n` ended that died during a test."""
 
 SYSTEMS = {"browser", "cases", "chaos", "cluster", "flow", "perf"}
 """Folders with tests of whole systems: Prefect, Ray, a browser, processes that are killed. They have the marker
@@ -121,7 +123,8 @@ def pytest_testnodedown(node: Any, error: Any) -> None:
     if error is not None:
         with suppress(AttributeError, subprocess.TimeoutExpired):  # its process is execnet's own
             code = node.gateway._io.popen.wait(timeout=30)
-            print(f"\n{node.gateway.id} ended with {code} during a test; memory: {psutil.virtual_memory()}")
+            _DEATHS.append(f"{node.gateway.id} ended with {code} during a test; memory: {psutil.virtual_memory()}")
+            print(f"\n{_DEATHS[-1]}")
 
 
 @pytest.hookimpl(wrapper=True)
@@ -149,6 +152,8 @@ def pytest_runtestloop(session: pytest.Session) -> Iterator[None]:
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    for death in _DEATHS:
+        terminalreporter.write_line(death)
     if (least := config.stash.get(_LEAST_FREE, None)) is not None:
         memory, cores = psutil.virtual_memory().total / 2**30, os.cpu_count()
         terminalreporter.write_line(f"{cores} cores, {memory:.1f} GiB of memory, at least {least / 2**30:.1f} GiB free")

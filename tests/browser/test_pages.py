@@ -19,7 +19,7 @@ from urllib.parse import quote
 
 import pytest
 import yaml
-from playwright.sync_api import Page, TimeoutError, expect
+from playwright.sync_api import Locator, Page, TimeoutError, expect
 
 from service import Service, client, deployments, ended, service, start_run, state_of
 from support import FLIGHTS, Lake, wait_until
@@ -70,18 +70,18 @@ def picture(page: Page, name: str) -> None:
         page.screenshot(path=Path(folder) / f"{name}.png")
 
 
-def submit(page: Page) -> None:
-    """Send the form, and wait for the answer: leaving the page sooner would take the request back.
+def send(page: Page, button: Locator, request: str) -> None:
+    """Click a button that sends a request, and wait for the answer: leaving the page sooner would take it back.
 
-    The page lets the server check the form first, and sends nothing if that fails; a person would click again, and so
+    The page lets the server check a form first, and sends nothing if that fails; a person would click again, and so
     where the server is busy.
     """
     answers: list[str] = []
     page.on("response", lambda answer: answers.append(f"{answer.status} {answer.url}"))
     for _ in range(3):
         try:
-            with page.expect_request("**/create_flow_run", timeout=30_000) as sent:
-                page.get_by_role("button", name="Submit").click()
+            with page.expect_request(f"**/{request}", timeout=30_000) as sent:
+                button.click()
         except TimeoutError:
             continue
         answer = sent.value.response()
@@ -89,8 +89,10 @@ def submit(page: Page) -> None:
         if answer.status == 503:  # another process writes into the same database
             continue
         assert answer.ok, answers
+        assert answer.json().get("status", "ACCEPT") == "ACCEPT", answer.text()
         return
-    pytest.fail(f"the form was never sent; the server's answers since: {answers}")
+    picture(page, "not-sent")
+    pytest.fail(f"{request} was never sent; the server's answers since: {answers}")
 
 
 def test_a_stranger_is_asked_for_the_password(served: Served, page: Page) -> None:
@@ -122,7 +124,8 @@ def test_a_person_approves_a_night_and_retries_a_run(served: Served, page: Page,
     page.keyboard.press("ArrowDown")  # a click alone may close the list again
     page.get_by_text("approve", exact=True).last.click()
     form.get_by_role("textbox").first.fill("anna")
-    form.get_by_role("button", name="Submit").click()
+    expect(form.locator(".p-select-button__control")).to_have_text("approve")
+    send(page, form.get_by_role("button", name="Submit"), "resume")
     done = ended(prefect_api, asks)
     assert done.state is not None
     assert done.state.is_completed(), done.state.message
@@ -133,7 +136,7 @@ def test_a_person_approves_a_night_and_retries_a_run(served: Served, page: Page,
     assert "is not served here" in str(failed.state.message)
     page.goto(f"{served.pages}/runs/flow-run/{failed.id}")
     page.get_by_role("button", name="Retry").first.click()
-    page.get_by_role("dialog").get_by_role("button", name="Retry").click()
+    send(page, page.get_by_role("dialog").get_by_role("button", name="Retry"), "set_state")
     wait_until(lambda: ended(prefect_api, failed).run_count == 2, 120, "it ran again")
 
 
@@ -149,7 +152,7 @@ def test_a_person_runs_a_night_from_the_form(served: Served, page: Page) -> None
     page.get_by_role("button", name="15", exact=True).first.click()
     page.get_by_role("button", name="Apply").click()
     picture(page, "form")
-    submit(page)
+    send(page, page.get_by_role("button", name="Submit"), "create_flow_run")
     page.goto(f"{served.pages}/runs")
     expect(page.get_by_text(f"flight-delays {NIGHT}").first).to_be_visible(timeout=60_000)
     page.get_by_text(f"flight-delays {NIGHT}").first.click()

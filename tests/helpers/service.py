@@ -87,7 +87,11 @@ def state_of(api: str, run: FlowRun) -> Any:
 def ended(api: str, run: FlowRun, timeout_s: float = 180) -> FlowRun:
     """The run, once it has ended."""
     with client(api) as asked:
-        wait_until(lambda: asked.read_flow_run(run.id).state.is_final(), timeout_s, f"{run.name} has ended")
+        try:
+            wait_until(lambda: asked.read_flow_run(run.id).state.is_final(), timeout_s, f"{run.name} has ended")
+        except AssertionError as error:
+            error.add_note(f"it is {asked.read_flow_run(run.id).state!r}")
+            raise
         return asked.read_flow_run(run.id)
 
 
