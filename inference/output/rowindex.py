@@ -251,7 +251,8 @@ class IndexReader:
             if not len(entries["high"]):
                 continue
             at = np.minimum(np.searchsorted(entries["high"], high[begin:end]), len(entries["high"]) - 1)
-            same = (entries["high"][at] == high[begin:end]) & (entries["low"][at] == low[begin:end])
+            same = np.flatnonzero(entries["high"][at] == high[begin:end])
+            same = same[entries["low"][at[same]] == low[begin:end][same]]
             part[begin:end][same], row[begin:end][same] = entries["part"][at[same]], entries["row"][at[same]]
         return part, row
 

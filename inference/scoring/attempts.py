@@ -24,6 +24,7 @@ from nightjar.inference.process import this_worker
 from nightjar.inference.records import Crumb, Event, Failed, Piece, Receipt, Started, death
 from nightjar.inference.scoring import memory
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec
+from nightjar.inference.scoring.known_rows import KnownRows
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.retrying import RetryingStorage
@@ -101,6 +102,9 @@ class Running:
 
     reads: Sequence[Future[RowsRead]] = ()
     """Of its pieces."""
+
+    known: Future[dict[str, KnownRows]] | None = None
+    """What is known before of its rows, by the name of the model; None if nobody asked while the pieces were read."""
 
     prepared: bool = False
     """Whether the CPU stage has prepared the shard."""

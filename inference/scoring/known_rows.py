@@ -156,7 +156,8 @@ def _twins(
     order: the rows by their keys, rows of one key ascending. high, low: the keys in this order.
     """
     twin = np.arange(len(order))
-    same = np.flatnonzero((high[1:] == high[:-1]) & (low[1:] == low[:-1])) + 1
+    same = np.flatnonzero(high[1:] == high[:-1]) + 1
+    same = same[low[same] == low[same - 1]]
     if not same.size:
         return twin
     begins = np.arange(len(order))

@@ -25,6 +25,7 @@ import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import holds_list_view, is_list, is_text
 from nightjar.inference.metrics.columns import plain, plain_type
+from nightjar.inference.predictors.arrays import joined
 
 Words = npt.NDArray[np.uint64]
 
@@ -44,7 +45,7 @@ _32 = np.uint64(32)
 
 def row_keys(table: pa.Table, secret: bytes) -> Keys:
     """A key per row. table: the columns that a model sees, in its order. secret: as of all nights that are compared."""
-    columns = [plain(each).combine_chunks() if _is_number(each.type) else each for each in table.columns]
+    columns = [joined(plain(each)) if _is_number(each.type) else each for each in table.columns]
     keys = np.empty((table.num_rows, 2), np.uint64)
     room = np.empty((3, _LANES, min(_BLOCK, table.num_rows)), np.uint64)
     for low, high in _blocks(columns, table.num_rows):

@@ -48,19 +48,16 @@ def completed(known: KnownRows, scored: ScoredRows) -> ScoredRows:
     return ScoredRows(outputs, None if kept.size == rows else kept, failures, scored.batches_cut)
 
 
-def keys_of(job: Job, scored: ScoredRows, rows: int) -> tuple[RowKeys, ...]:
-    """The keys of the rows that are written, for each model of the job; empty if the job does not reuse rows.
-
-    rows: of the whole table.
-    """
-    kept = np.arange(rows) if scored.kept is None else scored.kept
+def keys_of(job: Job, scored: ScoredRows) -> tuple[RowKeys, ...]:
+    """The keys of the rows that are written, for each model of the job; empty if the job does not reuse rows."""
+    kept = slice(None) if scored.kept is None else scored.kept
     found = []
     for model in job.models if scored.known else ():
         known = scored.known[model.name]
-        keys = known.keys[kept]
-        failed = [failure.row for failure in scored.failures if failure.model == model.name]
-        keys[np.isin(kept, failed)] = 0
-        found.append(RowKeys(keys[:, 0].copy(), keys[:, 1].copy(), known.part[kept], known.row[kept]))
+        keys = known.keys.copy()
+        keys[[failure.row for failure in scored.failures if failure.model == model.name]] = 0
+        high, low = np.ascontiguousarray(keys[kept].T)
+        found.append(RowKeys(high, low, known.part[kept], known.row[kept]))
     return tuple(found)
 
 

@@ -36,6 +36,7 @@ from nightjar.inference.scoring.known_rows import KnownRows, earlier_rows
 from nightjar.inference.scoring.microbatches import score_models
 from nightjar.inference.scoring.prepared_batches import Batch, PreparingThread
 from nightjar.inference.scoring.scored_rows import ScoredRows, keys_of
+from nightjar.inference.scoring.suspects import Attempt
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.usage import NO_USAGE, Spent, Usage
@@ -77,7 +78,7 @@ class Assembly:
             for uri, low, high in zip(uris, edges, edges[1:], strict=False)
         )
         self._drawn = [low + found for low, found in drawn_of if found is not None]
-        self.keys = keys_of(spec.job, scored, self.rows_in)
+        self.keys = keys_of(spec.job, scored)
         self.reused = int(np.logical_and.reduce([each.part != NOWHERE for each in self.keys]).sum()) if self.keys else 0
         self.failed = len({failure.row for failure in scored.failures})
         self.lost: int = self.rows_in - kept.num_rows
@@ -132,6 +133,14 @@ class Assembly:
             self._bad_inputs,
             several=self.spec.job.several,
         )
+
+
+def _died(attempt: Attempt, joined: JoinedPieces) -> dict[str, dict[int, RowFailure]]:
+    """The rows at which a process died, which do not go to the model again, by the model's name."""
+    found: dict[str, dict[int, RowFailure]] = {}
+    for rows in attempt.skip:
+        found.setdefault(rows.model, {}).update(dict.fromkeys(joined.within(rows.uri, rows.row), rows.as_failure()))
+    return found
 
 
 def with_time(result: Event, spent: Spent) -> Event:
@@ -233,7 +242,13 @@ class ShardWorker(Worker):
             return None
         running = self.begin(assignment)
         yield running.started
-        return replace(running, reads=self.read(running))
+        running = replace(running, reads=self.read(running))
+        return replace(running, known=self.reader.submit(self._known_ahead, running)) if self._earlier else running
+
+    def _known_ahead(self, running: Running) -> dict[str, KnownRows]:
+        """What is known of a shard's rows, found while the models compute, in a reading thread."""
+        joined = JoinedPieces(running.assignment.shard.pieces, [each.result() for each in running.reads])
+        return self.known_rows(joined, _died(running.assignment.attempt, joined))
 
     def score_shard(self, running: Running) -> Generator[Event, None, Future[Event] | None]:
         """Score one shard, with crumbs if it is suspected. Returns its write, which may still be running."""
@@ -261,11 +276,9 @@ class ShardWorker(Worker):
     ) -> Generator[Crumb, None, ScoredRows]:
         """Score rows that were read, with crumbs if the shard is suspected. shipped: each model's prepared batches."""
         attempt = running.assignment.attempt
-        died: dict[str, dict[int, RowFailure]] = {}
-        for rows in attempt.skip:
-            died.setdefault(rows.model, {}).update(dict.fromkeys(joined.within(rows.uri, rows.row), rows.as_failure()))
-        alone = attempt.singly
-        known = self.known_rows(joined, died)
+        died, alone = _died(attempt, joined), attempt.singly
+        with self.watch.during("read"):
+            known = running.known.result() if running.known else self.known_rows(joined, died)
         steps = score_models(
             joined.table,
             self.models,

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -29,12 +30,14 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import read_metrics
+from nightjar.inference.output.rowindex import RowReuse
 from nightjar.inference.process import host_of, this_worker
 from nightjar.inference.records import Crumb, Event, Failed, Receipt, Seen, Shard, Started
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring import worker as working
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, open_scorers
 from nightjar.inference.scoring.attempts import JoinedPieces
+from nightjar.inference.scoring.known_rows import EarlierRows, KnownRows
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.suspects import Attempt, Rows
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
@@ -107,6 +110,28 @@ def test_the_next_shard_is_read_while_one_is_scored(lake: Lake) -> None:
     first, second, *_ = work = assignments(lake)
     events = [(type(event), event.shard) for event in worker(lake).process(work)]
     assert events.index((Started, second.shard.id)) < events.index((Receipt, first.shard.id))
+
+
+def test_what_is_known_of_the_next_shard_is_found_while_one_is_scored(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys take time, and so does reading what an earlier night has: no model waits for either but for the first."""
+    lake.ready()
+    work = assignments(lake)[:2]
+    spec = replace(lake.worker_spec(), reuse=RowReuse(b"sixteen bytes !!", {"": "any"}))
+    lookups = threading.Semaphore(0)
+    ahead: list[bool] = []
+
+    class Watched(EarlierRows):
+        def known(self, *more: Any) -> KnownRows:
+            lookups.release()
+            return super().known(*more)
+
+    monkeypatch.setattr(working, "earlier_rows", lambda spec: Watched(spec.reuse, spec.storage, Path(spec.cache)))
+    scorer = Doubling(before=lambda rows: ahead.append(bool(ahead) or all(lookups.acquire(timeout=30) for _ in work)))
+    events = list(ShardWorker(spec, scorer).process(work))
+    assert ahead[0]
+    assert [event.shard for event in events if isinstance(event, Receipt)] == [each.shard.id for each in work]
 
 
 def test_a_shard_is_started_before_its_file_is_touched(lake: Lake) -> None:
