@@ -1,9 +1,9 @@
 """How far a column of tonight is from the same column of another night.
 
-Both are divided into the same groups: the values that were most frequent in the other night, or spans of numbers that
-each had about a tenth of its rows; and in each case the rows without a value. What is compared is the share of the
-rows in each group. Texts of more values than are counted are divided twice, by their lengths and by their hashes, and
-count by the division in which the nights are further apart.
+Both are divided into the same groups: the values that are most frequent in the two together, or spans of numbers that
+each had about a tenth of the other night's rows; and in each case the rows without a value. What is compared is the
+share of the rows in each group. Texts of more values than are counted are divided twice, by their lengths and by their
+hashes, and count by the division in which the nights are further apart.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.numbers import lowest
-from nightjar.inference.metrics.profile import SPREAD, ColumnProfile, Profile
+from nightjar.inference.metrics.profile import SPREAD, CategoryState, ColumnProfile, Profile
 
 GROUPS = 10
 """Spans of numbers; a value that has more than a tenth of the rows has a span of its own."""
@@ -26,8 +26,8 @@ _CATEGORIES = 50
 """The most frequent values that are groups of their own; the others are one group."""
 
 _EXPECTED = 5
-"""The rows of the other night with a value that is a group of its own, but for nights of few rows: with fewer, chance
-exceeds what is allowed for it.
+"""The rows that the smaller night is expected to have with a value that is a group of its own, but for nights of few
+rows: with fewer, chance exceeds what is allowed for it.
 """
 
 _HALF = 0.5
@@ -186,8 +186,10 @@ def _by_hash(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
 
 def _by_category(before: ColumnProfile, now: ColumnProfile) -> Sequence[Group]:
     old, new = before.categories.counts, now.categories.counts
-    fewest = min(_EXPECTED, old.total() / GROUPS)
-    named = [value for value, rows in before.categories.ranked()[:_CATEGORIES] if rows >= fewest]
+    # Both nights choose: the most frequent of one alone would be those that chance gave more rows in it.
+    both = CategoryState(old + new)
+    fewest = both.counts.total() * min(_EXPECTED / max(1, min(old.total(), new.total())), 1 / GROUPS)
+    named = [value for value, rows in both.ranked()[:_CATEGORIES] if rows >= fewest]
     others = [counts.total() - sum(counts[value] for value in named) for counts in (old, new)]
     return [*(Group(value, old[value], new[value]) for value in named), Group("other values", *others)]
 

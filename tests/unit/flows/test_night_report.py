@@ -509,4 +509,9 @@ def test_more_columns_than_a_table_shows_are_counted() -> None:
 
 def test_a_group_of_a_column_keeps_its_rows() -> None:
     (column,) = beside("before", _profile("c", "a"), _profile("c", "b")).columns
-    assert column.groups == (Group("a", 100, 0), Group("other values", 0, 100), Group("no value", 0, 0))
+    assert column.groups == (
+        Group("a", 100, 0),
+        Group("b", 0, 100),
+        Group("other values", 0, 0),
+        Group("no value", 0, 0),
+    )
