@@ -55,6 +55,9 @@ _LONGEST = 255
 _CODE = r"%[-+ #0-9.]*([a-zA-Z])"
 """A code of `strftime`."""
 
+_CODES = rf"{_CODE}(?:%[-+ #0-9.]*[a-zA-Z])*"
+"""Codes one after the other, as `%Y%m%d`: one wildcard, because several are tried in all their lengths."""
+
 _HOLE = re.compile(rf"\{{[^{{}}]*\}}|{_CODE}")
 """A place in a text that the code fills in: `vocab_{lang}.json` names `vocab_*.json`."""
 
@@ -103,8 +106,12 @@ def find_objects(job: Job, objects: Mapping[str, str]) -> Code:
 
 
 def data_of(job: Job) -> Callable[[str], bool]:
-    """Tells of a file or folder whether it is input or output of the job on any date, or its model."""
-    return _Search(job).is_data
+    """Tells of a file or folder whether it is input, labels or output of the job on any date, or its model.
+
+    The files that `input.list` names are none of it: only where a run begins is the list read, and workers compare.
+    """
+    given = job.input.model_copy(update={"uri": "", "others": ()}) if job.input.list_ else job.input
+    return _Search(job.model_copy(update={"input": given})).is_data
 
 
 def importable_places(folder: str) -> list[str]:
@@ -298,7 +305,7 @@ class _Search:
             if (self.folder / name).is_file():
                 self._add(self.folder / name, "model.code", named=True)
         unmatched = {name: PathSpec.from_lines("gitignore", [name]) for name in wanted if name not in self.reasons}
-        for path in self._below(self.folder, litter=any("/." in f"/{name}" for name in wanted)) if unmatched else ():
+        for path in self._below(self.folder, litter=any("/." in f"/{name}" for name in unmatched)) if unmatched else ():
             name = path.relative_to(self.folder).as_posix()
             if self._chosen.check_file(name).include:
                 self._add(path, "model.code")
@@ -362,12 +369,12 @@ class _Search:
             yield from (Path(here, each) for each in sorted(files) if litter or not is_litter(each))
 
     def is_data(self, path: str) -> bool:
-        """Whether a file or folder is input or output of the job on any date, or its model."""
+        """Whether a file or folder is input, labels or output of the job on any date, or its model."""
         return any(_holds(place, each) for each in {path, os.path.realpath(path)} for place in self._data)
 
     @cached_property
     def _data(self) -> set[str]:
-        """Where input, output and model lie, as patterns for any date; none that holds the job's folder itself."""
+        """Where the data and the model lie, as patterns for any date; none that holds the job's folder itself."""
         job = self.job
         targets = [job.output.uri, *(table.uri for table in job.output.tables)]
         # A file where a run would write is the job's error, which is reported later.
@@ -388,7 +395,7 @@ def _holds(place: str, path: str) -> bool:
 def _on_any_date(place: str) -> str:
     """A location with open dates, as a pattern. A date that begins with a letter may be any name."""
     return "".join(
-        text + (re.sub(_CODE, lambda code: "[0-9]*" if code[1] in _DIGITS else "*", spec or "%F") if field else "")
+        text + (re.sub(_CODES, lambda code: "[0-9]*" if code[1] in _DIGITS else "*", spec or "%F") if field else "")
         for text, field, spec, _ in string.Formatter().parse(place)
     )
 

@@ -64,7 +64,7 @@ class Job(Section):
     that give figures of the rows, by name. profile: the columns whose values are described; checks on drift add theirs.
     reuse: `shards`: a night takes over an earlier night's results of shards whose input did not change; `rows`: outputs
     of rows that did not change, too. cost: prices of machines. judged: whether the checks are judged; else only what
-    every run needs. templates: input, output and models as patterns with open dates.
+    every run needs. templates: input, labels, output and models as patterns with open dates.
     """
 
     name: str = Field(max_length=100)

@@ -179,6 +179,14 @@ def test_code_lies_beside_folders_of_dates(uri: str, data: str, tmp_path: Path) 
     assert names(tmp_path, code, input={"uri": uri}) == set(code)
 
 
+def test_names_of_digits_are_soon_told_from_dates(tmp_path: Path) -> None:
+    """Six wildcards in a row were tried in all their lengths, which for 200 digits has no end."""
+    digits = [f"data/{'0123456789' * 20}{number}.json" for number in range(20)]
+    code = {"predict.py": "", **dict.fromkeys(digits, "")}
+    keys = {"input": {"uri": "data/{date:%Y%m%d%H%M%S}.parquet"}, "model": {"code": ["data/*.json"]}}
+    assert names(tmp_path, code, **keys) == set(code)
+
+
 @pytest.mark.parametrize(
     ("folder", "keys"),
     [
@@ -209,6 +217,8 @@ def test_what_an_editor_leaves_in_a_package_or_folder_is_no_code_unless_it_is_na
     assert names(tmp_path, code) == set(code)
     assert set(find_code(job_in(tmp_path, model={"code": ["more/"]})).files) == {*code, "more/x"}
     assert set(find_code(job_in(tmp_path, model={"code": [".more/"]})).files) == {*code, ".more/x"}
+    both = job_in(tmp_path, model={"code": [".more/x", "more/"]})
+    assert set(find_code(both).files) == {*code, ".more/x", "more/x"}
 
 
 def test_links_are_followed_and_circles_end(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from nightjar.inference.errors import Damaged, JobError, RunFailed
 from nightjar.inference.identity.differences import differences
 from nightjar.inference.identity.identity import Identity, ScoringSet, fix, identify, verify_packages
 from nightjar.inference.identity.snapshots import File, Snapshot
+from nightjar.inference.input.files import with_list
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.seams import SOURCES
@@ -107,9 +108,10 @@ def test_what_a_run_writes_into_a_package_is_no_part_of_it(
     site = write(tmp_path / "site", {"counted/__init__.py": "", "counted/m.py": "", "counted/jobs/data/x.csv": ""})
     monkeypatch.syspath_prepend(str(site))
     keys = {"uses": "counted.m:P", "preprocess": None, "input": {"uri": "data/"}, "output": {"uri": output}}
+    keys["carry"], keys["late_labels"] = ["id"], {"key": "id", "label": "y", "input": {"uri": "labels/{date}.csv"}}
     job = make_job("site/counted/jobs", files={}, **keys).at("2026-11-19")
     before = fix(STORAGE, job)
-    write(site / "counted/jobs", {"data/y.csv": "", file: ""})
+    write(site / "counted/jobs", {"data/y.csv": "", "labels/2026-11-12.csv": "", file: ""})
     verify_packages(job, before)
     write(site, {"counted/m.py": "P = 1"})
     with pytest.raises(RunFailed):
@@ -118,6 +120,20 @@ def test_what_a_run_writes_into_a_package_is_no_part_of_it(
     before = fix(STORAGE, elsewhere)
     write(site, {"counted/m.py": "P = 2"})
     assert fix(STORAGE, elsewhere).packages != before.packages, "code in a folder of data is code"
+
+
+def test_files_of_a_list_in_a_package_count_wherever_it_is_compared(
+    make_job: MakeJob, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where a run begins the list is read, and workers do not read it."""
+    files = dict.fromkeys(("counted/__init__.py", "counted/m.py", "counted/jobs/data/x.csv"), "")
+    site = write(tmp_path / "site", {**files, "counted/jobs/files.txt": "data/x.csv"})
+    monkeypatch.syspath_prepend(str(site))
+    keys = {"uses": "counted.m:P", "preprocess": None, "input": {"list": "files.txt"}}
+    job = make_job("site/counted/jobs", files={}, **keys)
+    listed = with_list(STORAGE, job)
+    assert listed.input.uris
+    verify_packages(job, fix(STORAGE, listed))
 
 
 def test_an_installed_namespace_package_is_found_beside_a_folder_of_its_name(

@@ -43,6 +43,13 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return site
 
 
+def test_a_package_whose_metadata_are_gone_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As pip leaves it that was interrupted."""
+    (tmp_path / "half_done-1.0.dist-info").mkdir()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert installed_packages(["half-done"]) == {}
+
+
 def test_a_loaded_package_is_recorded_by_its_version(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert "my-lib" not in load(monkeypatch), "no score depends on a package that is never imported"
     before = load(monkeypatch, "mylib")
