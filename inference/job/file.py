@@ -64,8 +64,9 @@ def _with_documents(job: Job, folder: Path) -> Job:
 
 
 def _placed(job: Job, folder: Path) -> Job:
-    inputs = [job.input.list_] if job.input.list_ else job.input.uris
     late = job.late_labels
+    data = (job.input, late.input) if late and late.input else (job.input,)
+    inputs = [uri for each in data for uri in ([each.list_] if each.list_ else each.uris)]
     if late and late.input:
         late = late.model_copy(update={"input": _placed_input(late.input, folder)})
     return job.with_paths(lambda path: absolute(path, folder)).model_copy(
@@ -159,8 +160,8 @@ def read_yaml(path: Path, what: str = "job file") -> Any:
         if path.suffix == ".json":  # YAML 1.1 has other escapes and numbers
             return json.loads(text.removeprefix("\ufeff"), object_pairs_hook=_object)
         return yaml.load(text, Loader=_Loader)
-    except ValueError as error:
-        raise JobError(f"{path}: not valid JSON: {error}") from error
+    except (ValueError, OverflowError) as error:  # of YAML: an escape of no character
+        raise JobError(f"{path}: not valid {'JSON' if path.suffix == '.json' else 'YAML'}: {error}") from error
     except yaml.YAMLError as error:
         raise JobError(f"{path}: {_not_yaml(error)}") from error
     except RecursionError:
@@ -199,11 +200,9 @@ class _Loader(yaml.SafeLoader):
         """Put merged keys (`<<: *other`) among a mapping's own, which win. It may be merged before it is read."""
         seen: set[Any] = set()
         for key_node, _ in node.value:
-            if key_node.tag == _MERGE:
-                continue
             if key_node.tag == _BOOL and key_node.value.lower() in _WORDS:
                 key_node.tag = _TEXT
-            key = self.construct_object(key_node, deep=True)
+            key = "<<" if key_node.tag == _MERGE else self.construct_object(key_node, deep=True)
             if not isinstance(key, str):
                 raise yaml.constructor.ConstructorError(
                     None, None, f"key {key!r} must be text; write it in quotes", key_node.start_mark

@@ -83,12 +83,18 @@ def test_no_tag_of_yaml_makes_an_object(tmp_path: Path, text: str) -> None:
         ("{a: {b: &m {k: 1, k: 2}}, c: {<<: *m}}", "key 'k' is written twice"),
         ("{a: &m {k: 1}, c: {<<: *m, k: 2, k: 3}}", "key 'k' is written twice"),
         ("{a: &m {1: 1}, c: {<<: *m}}", "key 1 must be text; write it in quotes"),
+        ("{a: &m {k: 1}, b: &n {k: 2}, c: {<<: *m, <<: *n}}", "key '<<' is written twice"),
     ],
-    ids=["deep", "open", "merge", "twice in merged", "twice", "no text"],
+    ids=["deep", "open", "merge", "twice in merged", "twice", "no text", "merged twice"],
 )
 def test_yaml_that_is_nested_without_end_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     said = refusal(tmp_path / "job.yaml", beginning(text))
     assert said.endswith(problem)
+
+
+@pytest.mark.parametrize("escape", ["FFFFFFFF", "00110000"])
+def test_an_escape_of_no_character_is_refused(tmp_path: Path, escape: str) -> None:
+    assert "not valid YAML: " in refusal(tmp_path / "job.yaml", beginning(f'"\\U{escape}"'))
 
 
 def test_aliases_within_reason_are_taken(tmp_path: Path) -> None:
