@@ -236,7 +236,7 @@ def _bins(values: np.ndarray) -> np.ndarray:
 def _edges(bins: np.ndarray) -> np.ndarray:
     """The ends of bins of [0, 1], of shape (2, bins)."""
     at = np.stack([bins, bins + 1])
-    top = 1 - lowest(np.maximum(_ONE + 1 - at, 0), _BITS)
+    top = 1 - lowest(np.clip(_ONE + 1 - at, 0, _TAIL), _BITS)
     ends: np.ndarray = np.where(at <= _TAIL, lowest(at, _BITS), (at - _TAIL) / _UNIFORM + 1 / 16)
     ends[at > _TOP] = top[at > _TOP]
     return ends

@@ -83,11 +83,12 @@ class ColumnState(State):
         low, high = pc.min_max(self._leave_out_nonfinite(column)).as_py().values()
         if low is not None and pa.types.is_floating(column.type):
             # A float32 0.1 counts as 0.1, as in `max: 0.1`, not as 0.10000000149: the shortest text that reads back
-            # as the same float32. The text of a whole number may have zeros for its last digits. Adding 0.0 turns -0.0
-            # into 0.0.
+            # as the same float32. The text of a whole number may have zeros for its last digits, until it has an
+            # exponent. Adding 0.0 turns -0.0 into 0.0.
             native = np.float16 if half else column.type.to_pandas_dtype()
             low, high = (
-                (value if value.is_integer() else float(str(native(value)))) + 0.0 for value in map(float, (low, high))
+                (value if value.is_integer() and abs(value) < 1e16 else float(str(native(value)))) + 0.0
+                for value in map(float, (low, high))
             )
         elif low is not None and pa.types.is_decimal(column.type):
             low, high = (int(value) if value == value.to_integral_value() else float(value) for value in (low, high))

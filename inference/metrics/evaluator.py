@@ -112,9 +112,11 @@ class Evaluator(State, ABC):
             LabelInvalid: They are of a type that labels cannot have.
         """
         column = plain(labels if isinstance(labels, pa.ChunkedArray) else pa.chunked_array([labels]))
-        if not self.takes(column.type) and column.null_count < len(column):
+        if self.takes(column.type):
+            return nan_as_null(column)
+        if column.null_count < len(column):
             raise LabelInvalid(f"label column {self.label!r} is {column.type}; it must be {self.LABELS}")
-        return nan_as_null(column)
+        return pa.chunked_array([pa.nulls(len(column))])
 
     def numbers(self, labels: Labels) -> np.ndarray:
         """The labels as float64, with NaN for none.

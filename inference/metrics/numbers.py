@@ -90,8 +90,8 @@ class Tally(State):
         keys, counts = np.concatenate([self.keys, other.keys]), np.concatenate([self.counts, other.counts])
         order = np.argsort(keys, kind="stable")  # a stable sort only merges what is two ascending runs
         keys, counts = keys[order], counts[order]
-        firsts = np.flatnonzero(np.concatenate([np.ones(min(1, len(keys)), bool), keys[1:] != keys[:-1]]))
-        self.keys, self.counts = keys[firsts], np.add.reduceat(counts, firsts) if len(keys) else counts
+        firsts = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))
+        self.keys, self.counts = keys[firsts], np.add.reduceat(counts, firsts)
 
 
 @dataclass(slots=True)

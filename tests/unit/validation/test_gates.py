@@ -251,6 +251,12 @@ def test_a_whole_number_is_judged_as_it_is_in_floats_of_32_bits(value: int) -> N
     assert not gate(scores, max=value - 1).passed and not gate(scores, min=value + 1).passed
 
 
+@pytest.mark.parametrize("value", [0.1, 1e16, 1e20, -1e20, 3.4e38])
+def test_a_float_of_32_bits_is_judged_as_it_is_written(value: float) -> None:
+    scores = pa.array([value], pa.float32())
+    assert gate(scores, max=value).passed and gate(scores, min=value).passed
+
+
 def test_a_night_without_rows_is_judged_by_complete_alone() -> None:
     """`rows: {min: 0}` allows such a night, and no other check of it needs to be taken out."""
     found = gates(job_of(min=0, max=1, nulls=0, finite=True), {"score": ColumnState()}, rows_in=0, shards=0)
