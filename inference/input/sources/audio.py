@@ -20,7 +20,7 @@ from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
 from nightjar.inference.input.sources.protocol import Description, imported
 from nightjar.inference.job.options import flag, whole
-from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.storage.protocol import Entry, Storage, file_name
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
 # libsndfile takes the number of an MP3's frames from a first frame without sound that most files have. Without it
@@ -97,8 +97,8 @@ class Audio(OneRowSource):
         _soundfile()
         if self.sample_rate is not None:
             _soxr()
-        end = entry.uri.lower()[entry.uri.rfind(".") :]
-        return Description(self.schema(), (1,), (max(1, entry.size * _EXPANDED.get(end, _LOSSY)),))
+        _, dot, end = file_name(entry.uri).lower().rpartition(".")
+        return Description(self.schema(), (1,), (max(1, entry.size * _EXPANDED.get(dot + end, _LOSSY)),))
 
     def decoded(self, uri: str, data: bytes) -> dict[str, pa.Array]:
         samples, rate = self._samples(uri, data)

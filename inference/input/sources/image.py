@@ -19,7 +19,7 @@ from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
 from nightjar.inference.input.sources.protocol import Description, imported
 from nightjar.inference.job.options import Option, choice, flag
-from nightjar.inference.storage.protocol import Entry, Storage
+from nightjar.inference.storage.protocol import Entry, Storage, file_name
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Image(OneRowSource):
         if self.size is not None:
             decoded = self.size[0] * self.size[1] * _CHANNELS[self.mode]
         else:
-            decoded = entry.size * (_PNG_EXPANDED if entry.uri.lower().endswith(".png") else _EXPANDED)
+            decoded = entry.size * (_PNG_EXPANDED if file_name(entry.uri).lower().endswith(".png") else _EXPANDED)
         return Description(self.schema(), (1,), (max(1, decoded + entry.size),))
 
     def named(self, uri: str) -> dict[str, pa.Array]:

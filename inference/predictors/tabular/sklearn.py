@@ -237,14 +237,12 @@ def _method(job: ModelJob, model: Any) -> str:
     kind = type(model).__name__
     asked: str | None = job.model.options.get("method")
     has = [name for name in _METHODS if hasattr(model, name)]
-    unsaid = False
     with suppress(AttributeError):  # an object of another library, with no more than the methods
-        unsaid = asked is None and hasattr(model, "predict") and is_classifier(model)
-    if unsaid:
-        raise JobError(
-            f"model.options.method: the model is a classifier ({kind}); say whether predict (its classes) or "
-            f"{' or '.join(has[1:]) or 'nothing else'} is meant"
-        )
+        if asked is None and "predict" in has and is_classifier(model):
+            raise JobError(
+                f"model.options.method: the model is a classifier ({kind}); say whether predict (its classes) or "
+                f"{' or '.join(has[1:]) or 'nothing else'} is meant"
+            )
     method = asked or "predict"
     if method not in has:
         raise JobError(f"model.options.method: {kind} has no {method}; it has {', '.join(has) or 'none that scores'}")

@@ -28,6 +28,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import Entry
 from nightjar.inference.tensors import VariableShapedTensor, to_arrays
 from support import HELPERS, Lake
 
@@ -193,6 +194,16 @@ def test_images_are_not_opened_before_they_are_read(tmp_path: Path) -> None:
     for options, size in (({}, 1600), ({"size": [9, 8]}, 9 * 8 * 3 + 100)):
         found = describe(STORAGE, job(tmp_path, str(path), options=options), STORAGE.stat(str(path)))
         assert (found.rows, found.sizes) == ((1,), (size,))
+
+
+@pytest.mark.parametrize(("format_", "name"), [("image", "a.png"), ("audio", "a.wav")])
+def test_the_query_of_a_url_is_no_part_of_the_name_that_tells_the_size(tmp_path: Path, format_: str, name: str) -> None:
+    uri = f"https://host/{name}"
+    sizes = [
+        describe(STORAGE, job(tmp_path, uri, format=format_), Entry(each, 1000, "v")).sizes
+        for each in (uri, f"{uri}?sha256=ab")
+    ]
+    assert sizes[0] == sizes[1]
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,7 @@ from modeljobs import model_job
 from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.file import parse_job
-from nightjar.inference.predictors import load_scorer
+from nightjar.inference.predictors import conversion, load_scorer
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.scoring.assignment import BatchSize
 from nightjar.inference.scoring.microbatches import drained
@@ -160,6 +160,21 @@ def test_arrays_of_several_types_and_lengths_fit_together_as_each_alone(
     assert [converted([row], declared, form)[0] for row in rows] == expected
     with pytest.raises(OutputInvalid, match=r"'o'.*(returned|does not fit)"):
         converted([*rows, "no"], declared, form)
+
+
+def test_one_value_that_does_not_fit_is_found_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Value by value, a batch took a hundred times as long as one in which all values fit."""
+    calls: list[int | None] = []
+    convert = conversion._converted
+
+    def counted(name: str, value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
+        calls.append(rows)
+        return convert(name, value, declared, rows)
+
+    monkeypatch.setattr(conversion, "_converted", counted)
+    with pytest.raises(OutputInvalid, match="list<string>"):
+        to_arrow("o", [*[[0.5]] * 1000, ["no"], *[[0.5]] * 1000], pa.list_(pa.float32()), 2001)
+    assert len(calls) < 30
 
 
 # ---- numbers, and rows without a result -----------------------------------------------------------------------
