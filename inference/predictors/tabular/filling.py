@@ -13,6 +13,7 @@ import pyarrow as pa
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError
+from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.arrays import NUMERIC, Array, from_tensor, is_tensor, to_numpy
 from nightjar.inference.predictors.tabular.features import made_of, named
 
@@ -163,7 +164,9 @@ def _single(each: Input, name: str, column: Array) -> Filling:
 
 
 def _in_order(inputs: Sequence[str], columns: Sequence[str]) -> list[str]:
-    """The columns in the order of the inputs: matched by name if both have the same names, else in the given order."""
+    """The columns in the order of the inputs: matched by name if both have the same names, in the given order if they
+    have none in common.
+    """
     exact: Callable[[str], str] = str
     for form in (exact, _canonical):
         held = {form(name): name for name in columns}
@@ -171,7 +174,13 @@ def _in_order(inputs: Sequence[str], columns: Sequence[str]) -> list[str]:
         # With as many names as columns on both sides, no name is ambiguous.
         if held.keys() == set(wanted) and len(held) == len(columns) == len(inputs):
             return [held[name] for name in wanted]
-    return list(columns)
+    if held.keys().isdisjoint(wanted):
+        return list(columns)
+    gone = next((name for name in inputs if _canonical(name) not in held), inputs[0])
+    raise JobError(
+        f"model.features: the model has an input {gone!r}, which is not among the columns it gets"
+        + (nearest(gone, columns) or f": {', '.join(columns)}")
+    )
 
 
 def _canonical(name: str) -> str:

@@ -129,17 +129,12 @@ class Session:
     def _check_names(self, columns: list[str]) -> None:
         """Check that columns which do not have the inputs' names are meant to fill them in the order of the job."""
         inputs = [each.name for each in self._inputs]
-        if len(inputs) == 1 or set(inputs) == set(columns):
-            return
-        if set(inputs) < set(columns):
+        if len(inputs) > 1 and set(inputs) < set(columns):
             raise JobError(f"model.features: the model takes only {', '.join(inputs)}; write features: {inputs}")
-        same = set(inputs) & set(columns)
-        if same or not self._listed:
-            gone = next(name for name in inputs if name not in columns)
+        if len(inputs) > 1 and not self._listed and set(inputs).isdisjoint(columns):
             raise JobError(
-                f"model.features: the model has an input {gone!r}, which is not among the columns it gets"
-                + (nearest(gone, columns) or f": {', '.join(columns)}")
-                + ("" if same else "; to fill the inputs in the order of columns with other names, list these")
+                f"model.features: the model has an input {inputs[0]!r}, which is not among the columns it gets: "
+                f"{', '.join(columns)}; to fill the inputs in the order of columns with other names, list these"
             )
 
 

@@ -99,14 +99,21 @@ def test_inputs_of_other_names_get_the_columns_in_the_jobs_order(tmp_path: Path)
     path = export(tmp_path / "m.pt2", programs.Other(), (doubles(), doubles()))
     assert scored(path, ROWS) == [99.0, 198.0]
     assert scored(path, ROWS, ["age", "income"]) == [-99.0, -198.0]
-    assert scored(path, {"y": [1.0], "z": [3.0]}) == [-2.0]
+    assert scored(path, {"p": [1.0], "q": [3.0]}) == [-2.0]
 
 
-def test_names_that_differ_in_case_only_are_told_apart_or_taken_in_order(tmp_path: Path) -> None:
+@pytest.mark.parametrize("names", [("income", "spend"), ("spend", "age"), ("AGE", "spend"), ("Age", "age")])
+def test_inputs_of_which_some_have_the_names_of_columns_are_refused(tmp_path: Path, names: tuple[str, str]) -> None:
+    """In the order of the job, one column would be given to the input that has the other's name."""
+    path = export(tmp_path / "m.pt2", programs.Positional(), (doubles(), doubles()))
+    for features in (names, names[::-1]):
+        with pytest.raises(JobError, match=r"^model\.features: the model has an input '(age|income)', which is not "):
+            scored(path, {name: [1.0] for name in names}, [*features])
+
+
+def test_names_that_differ_in_case_only_are_told_apart(tmp_path: Path) -> None:
     path = export(tmp_path / "m.pt2", programs.ByCase(), ({"T": doubles(), "t": doubles()},))
     assert scored(path, {"t": [1.0], "T": [3.0]}) == [2.0]
-    path = export(tmp_path / "n.pt2", programs.Positional(), (doubles(), doubles()))
-    assert scored(path, {"age": [1.0], "Age": [3.0]}) == [-2.0]
 
 
 def test_one_stacked_input_takes_the_features_in_the_jobs_order(tmp_path: Path) -> None:
