@@ -4,6 +4,7 @@ values as texts for people.
 
 from __future__ import annotations
 
+import datetime as dt
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
@@ -11,6 +12,7 @@ from dataclasses import is_dataclass
 from itertools import islice
 from types import NoneType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
+from zoneinfo import ZoneInfo
 
 import pyarrow as pa
 import pyarrow.types as is_
@@ -172,8 +174,8 @@ def arrow_type(text: str) -> pa.DataType:
         if two := alike(fields := [*_fields(match[1])]):
             raise ValueError(f"of the fields of a struct {not_told_apart(*two)}")
         return pa.struct(fields)
-    if match := re.fullmatch(r"timestamp\[(s|ms|us|ns),\s*(.+)\]", text):
-        return pa.timestamp(match[1], tz=match[2])
+    if match := re.fullmatch(r"timestamp\[(s|ms|us|ns),\s*(?:tz=)?(.+)\]", text):
+        return pa.timestamp(match[1], tz=_zone(match[2]))
     if match := re.fullmatch(r"(\w+)\[(\d+)\]", text):
         return pa.list_(arrow_type(match[1]), int(match[2]))
     if match := re.fullmatch(r"(\w+)\[(\d+(?:\s*,\s*\d+)+)\]", text):
@@ -185,6 +187,15 @@ def arrow_type(text: str) -> pa.DataType:
         f"{text!r} is not an Arrow type; write float32, int64, string, bool, timestamp[us], list<float32>, "
         "float32[384], uint8[32, 32, 3] or struct<label: string, score: float32>"
     )
+
+
+def _zone(name: str) -> str:
+    """The name of a time zone, or an offset, that readers of Arrow know, too."""
+    try:
+        dt.datetime.fromisoformat(f"2000-01-01T00{name}") if name[0] in "+-" else ZoneInfo(name)
+    except (KeyError, ValueError, OSError):  # the last: a folder of zones, as Europe
+        raise ValueError(f"{name!r} is no time zone; write UTC, Europe/Berlin or +01:00") from None
+    return name
 
 
 def _fields(text: str) -> Iterator[pa.Field]:

@@ -44,9 +44,17 @@ def test_a_type_is_read_and_written_as_in_the_job_file(text: str) -> None:
     assert type_name(TYPES[text]) == text
 
 
+def test_a_time_zone_may_be_written_as_arrow_shows_it() -> None:
+    assert arrow_type("timestamp[us, tz=Europe/Berlin]") == pa.timestamp("us", tz="Europe/Berlin")
+    assert arrow_type("timestamp[ms, +05:30]") == pa.timestamp("ms", tz="+05:30")
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("timestamp[us, Mars]", "'Mars' is no time zone"),
+        ("timestamp[us, Europe]", "'Europe' is no time zone"),
+        ("timestamp[us, +1]", r"'\+1' is no time zone"),
         ("struct<label>", "'label' is no field of a struct; write a name and a type"),
         ("struct<a: int8, a: int8>", "two are named 'a'"),
         ("struct<a: flot>", "'flot' is not an Arrow type"),
