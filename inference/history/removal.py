@@ -17,7 +17,9 @@ from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Removed
+from nightjar.inference.output.publications import newest
 from nightjar.inference.output.revisions import newest_number, revision_uri
+from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.local import remove_empty_folders
 from nightjar.inference.storage.protocol import Storage, is_local, join
 
@@ -50,35 +52,42 @@ def size_of(storage: Storage, run_uri: str) -> Size:
     return Size(len(numbers), files, total)
 
 
-def remove(storage: Storage, run_uri: str, date: str, lease_s: float, seen: State | None) -> None:
-    """Delete a run. date: its logical date. seen: the ledger's state of its newest revision, None if it has none.
+def remove(request: RunRequest, date: str, seen: State | None) -> None:
+    """Delete the request's run. date: its logical date. seen: the ledger's state of its newest revision, None if it has
+    none.
 
     Raises:
-        Held: Another command holds the run, or has written it since it was seen; nothing was deleted.
+        Held: Another command holds the run, has written it since it was seen, or shows it to readers; nothing was
+            deleted.
     """
+    storage, run_uri = request.storage, request.run_uri
     number = newest_number(storage, run_uri)
     if bool(number) != (seen is not None):
         raise Held("another command has begun this run since")
     if seen is not None:
-        _remove_revisions(storage, run_uri, number, date, lease_s, seen)
+        _remove_revisions(request, number, date, seen)
     else:
         storage.delete(_beside(storage, run_uri))
     if is_local(run_uri):
         remove_empty_folders(run_uri)
 
 
-def _remove_revisions(storage: Storage, run_uri: str, number: int, date: str, lease_s: float, seen: State) -> None:
+def _remove_revisions(request: RunRequest, number: int, date: str, seen: State) -> None:
+    storage, run_uri = request.storage, request.run_uri
     known, uri = seen.number, revision_uri(run_uri, number)
 
     def check(state: State) -> None:
         if state.number != known:
             raise Held("another command has written this run since")
 
-    writer = open_epoch(storage, uri, this_holder(PRUNE), lease_s=lease_s, seen=seen, check=check)
+    writer = open_epoch(storage, uri, this_holder(PRUNE), lease_s=request.lease_s, seen=seen, check=check)
     ledger, opened, done = writer.ledger, writer.state.number, False
     try:
         if newest_number(storage, run_uri) != number:
             raise Held("another command has begun a revision of this run since")
+        # Asked last, because the holder of a run may be watched for the length of a lease before.
+        if request.run_id in newest(storage, request.output).runs:
+            raise Held("another command shows this run to readers again")
         writer.append([Removed(date)])
         for each in range(1, number):
             _delete(writer, *_files(storage, revision_uri(run_uri, each)))

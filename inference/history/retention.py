@@ -154,7 +154,7 @@ def prune(request: RunRequest, nights: int, *, dry_run: bool = False) -> Pruned:
         storage.delete(entry.uri for entry in old)
     runs, left = _delete_runs(request, rule, dry_run)
     try:
-        unused = _unused_snapshots(storage, output, runs if dry_run else ())
+        unused = _unused_snapshots(storage, output, rule.since, runs if dry_run else ())
     except Damaged as error:
         unused = []
         left.append(str(error))
@@ -224,10 +224,10 @@ def _state(storage: Storage, run_uri: str) -> State | None:
 
 
 def _delete(request: RunRequest, rule: _Rule, date: str, dry_run: bool) -> Size | None:
-    """Delete the request's run. Returns how much it held; None if it is kept: it was written since, or is shown again.
+    """Delete the request's run. Returns how much it held; None if it was written since, or nothing says when.
 
     Raises:
-        Held: A writer holds it, or it waits for its input, or for a person.
+        Held: A writer holds it, or it waits for its input, or for a person; or it is shown again.
         Damaged, Missing: Its ledger cannot be read.
     """
     storage, uri = request.storage, request.run_uri
@@ -235,7 +235,7 @@ def _delete(request: RunRequest, rule: _Rule, date: str, dry_run: bool) -> Size 
     if state is None or not state.removed:
         _check_idle(request, state)
         written = _written(request, state)
-        if written > rule.since or (state is None and not written):  # the latter may begin just now
+        if not written or written > rule.since:
             return None
     size = size_of(storage, uri)
     if dry_run:
@@ -243,14 +243,12 @@ def _delete(request: RunRequest, rule: _Rule, date: str, dry_run: bool) -> Size 
             uri = revision_uri(uri, newest_number(storage, uri))
             check_free(Ledger(storage, uri), state, this_holder(PRUNE), request.lease_s)
         return size
-    if request.run_id in publish.newest(storage, request.output).runs:
-        return None
-    remove(storage, uri, date, request.lease_s, state)
+    remove(request, date, state)
     return size
 
 
 def _check_idle(request: RunRequest, state: State | None) -> None:
-    if (waits := waiting.waits(request)) is not None:
+    if (waits := waiting.waits(request)) is not None and not waits.silent:
         raise Held(f"it waits: {waits}")
     question = state.question if state else None
     if state is not None and question is not None and not question.lapsed and not state.approved:
@@ -259,19 +257,24 @@ def _check_idle(request: RunRequest, state: State | None) -> None:
 
 def _written(request: RunRequest, state: State | None) -> str:
     """When a command, or a person who answered, last wrote a run; empty if nothing says it."""
-    note = waiting.note_of(request)
+    note, wait = waiting.note_of(request), waiting.waits(request)
     signs = [note.at] if note else []
-    if state is not None:
+    signs += [wait.seen] if wait else []
+    if state is None:
+        with suppress(Missing):
+            signs.append(begun(request.storage, request.run_uri).at)
+    else:
         signs += [holder.at for _, holder in state.openers if holder.task != PRUNE]
         signs += [each.at for each in (state.ended, state.decision) if each is not None]
     return max(signs, default="")
 
 
-def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> list[Entry]:
+def _unused_snapshots(storage: Storage, output: str, since: str, gone: Collection[str]) -> list[Entry]:
     """What is kept of code and models that scored no revision that is left. gone: runs that do not count.
 
-    None as long as a run has begun that has no plan yet, because only the plan says what scores it. (A run that is
-    begun again just now, with a model that only deleted nights had, may lose its copy: `replay --live` does without.)
+    since: as of the rule. None as long as a run has begun since that has no plan yet, because only the plan says what
+    scores it. (A run that is begun again just now, with a model that only deleted nights had, may lose its copy:
+    `replay --live` does without.)
     """
     there = storage.list(join(output, "snapshots"))
     kept = {entry.uri.rpartition("/")[2].removesuffix(".zip"): entry for entry in there}
@@ -280,7 +283,7 @@ def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> l
         uri = run_folder(output, run)
         numbers = range(newest_number(storage, uri), 0, -1)
         found = [each for number in numbers for each in _identities(storage, revision_uri(uri, number))]
-        if not found and _has_begun(storage, uri):
+        if not found and _has_begun(storage, uri, since):
             return []
         for each in found:
             for digest in (each.code_digest, *each.model_digests):
@@ -290,10 +293,9 @@ def _unused_snapshots(storage: Storage, output: str, gone: Collection[str]) -> l
     return [*kept.values()]
 
 
-def _has_begun(storage: Storage, run_uri: str) -> bool:
+def _has_begun(storage: Storage, run_uri: str, since: str) -> bool:
     with suppress(Missing):
-        begun(storage, run_uri)
-        return True
+        return begun(storage, run_uri).at > since
     return False
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
-from nightjar.inference.errors import JobError, Missing, Rejected, StorageError
+from nightjar.inference.errors import Held, JobError, Missing, Rejected, StorageError
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.ledger.endings import ASKS, FAILED, Ended
 from nightjar.inference.ledger.epochs import shows_life
@@ -223,13 +223,13 @@ def list_runs(request: RunRequest, limit: int = 20) -> list[RunLine]:
         try:
             line = run_line(of, revs.newest_revision(of.storage, of.run_uri), shown)
             return line if line.standing.state != UNKNOWN else None
-        except StorageError as error:
-            # A damaged run must not hide the others.
+        except (StorageError, Held) as error:
+            # A run that is damaged, or deleted meanwhile, must not hide the others.
             return _without_ledger(run_id, Standing(UNREADABLE, problem=str(error)), shown)
 
     names = run_ids(request.storage, request.output)
-    # Else thirty experiments that are named by words would hide every night.
-    named = sorted(names, key=lambda name: (name[:1].isdigit(), name), reverse=True)
+    # Else thirty experiments would hide every night.
+    named = sorted(names, key=lambda name: (date_named(name[:10]) is not None, name), reverse=True)
     # At once, because each run may have to be watched for a lease.
     return [line for line in at_once(look, named[:limit]) if line is not None]
 
@@ -246,7 +246,7 @@ def run_line(request: RunRequest, newest: revs.Revision | None, shown: Published
     """The request's run in a list. newest: its newest revision, if any. shown: the one that readers see, if any."""
     if newest is None:
         unknown = Standing(UNKNOWN, problem=deleted(request.run_id, date=shown.date) if shown else "")
-        return _without_ledger(request.run_id, before_it_begins(request) or unknown, shown)
+        return _without_ledger(request.run_id, before_it_begins(request) or unknown, shown, _date_of(request))
     progress = newest.state.progress
     intent = newest.state.intent
     manifest = _readable(request, intent.published) if intent else None
@@ -305,10 +305,10 @@ def _date_of(request: RunRequest) -> str:
         return ""
 
 
-def _without_ledger(run_id: str, found: Standing, shown: Published | None) -> RunLine:
+def _without_ledger(run_id: str, found: Standing, shown: Published | None, date: str = "") -> RunLine:
     return RunLine(
         run_id=run_id,
-        date=date_named(run_id) or "",
+        date=date or date_named(run_id) or "",
         standing=found,
         shown=shown.revision if shown else 0,
         began=found.ended.at if found.ended else "",

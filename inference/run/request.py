@@ -24,6 +24,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.job.times import Days, given_time, is_day, parsed
 from nightjar.inference.jsonform import of_bytes, to_bytes
+from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.epochs import LEASE_S
 from nightjar.inference.output.owner import check_owner
 from nightjar.inference.output.revisions import run_folder
@@ -281,11 +282,19 @@ def fixed(request: RunRequest) -> RunRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """What a run began with, from `run.json`. limit: as in the request."""
+    """What a run began with, from `run.json`: its first file, also if it waits, or fails before it scores."""
 
     run_id: str = ""
+    """The name of the run."""
+
     date: str
+    """Its logical time."""
+
     limit: int | None = None
+    """The most rows that are scored; None for all."""
+
+    at: str = ""
+    """When it began, in UTC, as ISO 8601."""
 
 
 def _recorded(storage: Storage, job: Job, run_id: str | None, day: str | None) -> Begun | None:
@@ -323,7 +332,7 @@ def record_run(request: RunRequest) -> None:
     """
     uri = join(request.run_uri, "run.json")
     try:
-        record = Begun(run_id=request.run_id, date=request.date, limit=request.limit)
+        record = Begun(run_id=request.run_id, date=request.date, limit=request.limit, at=utc())
         request.storage.create(uri, to_bytes(record))
     except AlreadyExists:
         check_same_run(request)

@@ -31,7 +31,7 @@ from nightjar.inference.ledger.holders import Holder, can_be_asked, is_dead, thi
 from nightjar.inference.messages import counted
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.records import encode
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.request import RunRequest, record_run
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import GateResult
 
@@ -198,6 +198,7 @@ def keeping(request: RunRequest) -> Iterator[Callable[[str], None]]:
         nonlocal kept
         with suppress(StorageError, JobError):
             request.check_owner()
+            record_run(request)
             told = Waits(request.job.name, sentence, holder, utc())
             request.storage.write(uri, to_bytes(told))
             kept = True
@@ -236,13 +237,14 @@ def keep_failure(request: RunRequest, error: BaseException, step: str) -> None:
     belongs to this job, or if it is the free one of a night of an `output.uri` with {date}. The note claims no output.
     step: where it ended, if no step had begun.
     """
-    with suppress(StorageError, Held):
+    with suppress(StorageError, Held, JobError):
         newest = revs.newest_revision(request.storage, request.run_uri)
         if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
             _end(request, newest, error)
-        elif not isinstance(error, Interrupted | TakenBack) and _may_note(request):
+        elif not isinstance(error, Interrupted | TakenBack) and (request.check_owner() is not None or request.dated):
             ended = of_error(error, step, publish=request.publish, engine=request.engine)
             if ended is not None:
+                record_run(request)
                 content = json.dumps({"job": request.job.name, **encode(ended)}).encode()
                 request.storage.write(join(request.run_uri, _NOTE), content)
 
@@ -285,11 +287,3 @@ def _end(request: RunRequest, newest: revs.Revision, error: BaseException) -> No
             continue
         writer.stop(release=True, ending=ended)
         return
-
-
-def _may_note(request: RunRequest) -> bool:
-    """Whether the output is this job's. The first try of a job that is wrong leaves nothing."""
-    try:
-        return request.check_owner() is not None or request.dated
-    except JobError:
-        return False

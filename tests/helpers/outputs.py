@@ -128,7 +128,7 @@ def aged(output: str | Path, days: int, *runs: str) -> None:
     these.
     """
     folder = Path(output)
-    notes = [*folder.glob("runs/*/r*/ledger/*.jsonl"), *folder.glob("runs/*/not-begun.json")]
+    notes = [*folder.glob("runs/*/r*/ledger/*.jsonl"), *folder.glob("runs/*/*.json")]
     for path in notes if runs else [*notes, *folder.glob("publications/*.json")]:
         if not runs or path.relative_to(folder).parts[1] in runs:
             path.write_text(text_of_earlier(path.read_text(), days))
@@ -136,7 +136,7 @@ def aged(output: str | Path, days: int, *runs: str) -> None:
 
 def text_of_earlier(text: str, days: int) -> str:
     """What a file says, with all its times so many days earlier."""
-    return re.sub(r'"at": ?"([^"]+)"', lambda found: f'"at":"{earlier(found[1], days)}"', text)
+    return re.sub(r'"(at|seen)": ?"([^"]+)"', lambda found: f'"{found[1]}":"{earlier(found[2], days)}"', text)
 
 
 def earlier(at: str, days: int) -> str:

@@ -59,14 +59,15 @@ def test_history_has_a_line_for_each_night_the_latest_first(nights: Lake, monkey
 
 def test_runs_with_other_names_hide_no_night(nights: Lake) -> None:
     nights.write_model()
-    for name in ("try-1", "try-2"):
+    for name in ("try-1", "2try"):
         nights.run(run_id=name, publish=False)
     for words in (("runs", nights.job_path, "--lines", 3), ("history", nights.job_path, "--lines", 3)):
         found = said(*words)
         assert "2026-11-18" in found
-        assert "try-" not in found
+        assert "try-1" not in found
+        assert "2try" not in found
     names = [each["run_id"] for each in json.loads(said("runs", nights.job_path, "--json"))]
-    assert names == ["2026-11-20", "2026-11-19", "2026-11-18", "try-2", "try-1"]
+    assert names == ["2026-11-20", "2026-11-19", "2026-11-18", "try-1", "2try"]
 
 
 def test_report_writes_the_page_and_says_where(nights: Lake) -> None:

@@ -21,6 +21,7 @@ from faults import FaultyStorage
 from nightjar.flows.cli.main import app, main
 from nightjar.inference.errors import AlreadyExists, Held, JobError, StorageError
 from nightjar.inference.history.retention import Pruned, prune
+from nightjar.inference.jsonform import to_bytes
 from nightjar.inference.ledger.endings import FAILED, Ended, FailedGate, utc
 from nightjar.inference.ledger.epochs import LedgerWriter, open_epoch
 from nightjar.inference.ledger.holders import this_holder
@@ -30,7 +31,8 @@ from nightjar.inference.output import revisions as revs
 from nightjar.inference.output import targets, visibility
 from nightjar.inference.output.nights import night_of, published
 from nightjar.inference.output.owner import claim_output
-from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.request import Begun, RunRequest
+from nightjar.inference.run.waiting import Waits
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import ANYBODY, Forwarding, Storage, join
@@ -52,7 +54,7 @@ class Nights(Placed):
         return open_epoch(self.storage, revs.revision_in(self.uri, run, number), this_holder(task))
 
     def begin(self, run: str, date: str, limit: int | None = None) -> None:
-        about = json.dumps({"run_id": run, "date": date, "limit": limit}).encode()
+        about = to_bytes(Begun(run_id=run, date=date, limit=limit, at=utc()))
         with suppress(AlreadyExists):
             self.storage.create(join(self.uri, "runs", run, "run.json"), about)
 
@@ -280,6 +282,34 @@ def test_what_a_writer_holds_or_a_person_is_asked_is_left(lake: Lake, nights: Ni
     assert done.left[1] == f"2026-09-03: it waits for a person's answer until {question.until}"
     assert done.runs == ("2026-09-02", "2026-09-04", "2026-09-06", *OLD)
     assert nights.runs() == {"2026-09-01", "2026-09-03", "2026-09-05", *KEPT}
+
+
+def test_a_wait_of_a_process_elsewhere_holds_a_night_as_long_as_it_gives_signs_of_life(
+    lake: Lake, nights: Nights
+) -> None:
+    """A machine that was lost says never that it waits no more."""
+    elsewhere = replace(this_holder("waits"), host="elsewhere", at=utc(-1000))
+    wait = to_bytes(Waits("lake", "waiting for data/", elsewhere, utc()))
+    for night in ("2026-09-01", OLD[0]):
+        nights.storage.write(join(nights.uri, "runs", night, "waits.json"), wait)
+    assert [each.partition(": ")[:2] for each in pruned(lake).left] == [("2026-09-01", ": "), (OLD[0], ": ")]
+    nights.age(1)
+    assert (pruned(lake).runs, nights.runs()) == ((), {"2026-09-01", OLD[0], *KEPT}), "it waited a day ago"
+    nights.age(40)
+    assert (pruned(lake).runs, nights.runs()) == (("2026-09-01", OLD[0]), {*KEPT})
+
+
+def test_a_night_that_is_shown_again_while_it_is_held_stays(lake: Lake, nights: Nights) -> None:
+    """Whoever deletes it may have watched another command for the length of a lease before."""
+    again = faults.pause(
+        "create",
+        f"*/runs/{OLD[0]}/r1/ledger/*",
+        nth=1,
+        before=lambda _: visibility.republish(nights.storage, nights.uri, OLD[0]),
+    )
+    done = pruned(lake, storage=FaultyStorage(nights.storage, [again]))
+    assert (done.runs, [each.partition(": ")[0] for each in done.left]) == ((OLD[1],), [OLD[0]])
+    assert nights.shown() == {OLD[0], *KEPT}
 
 
 def test_a_yes_that_is_not_carried_out_yet_stays_as_what_is_new(lake: Lake, nights: Nights) -> None:
@@ -565,6 +595,22 @@ def test_code_and_models_go_with_the_last_revision_that_they_scored(lake: Lake) 
     assert done.runs == NIGHTS[1:2]
     assert {path.name for path in (lake.out / "snapshots").iterdir()} == both - one
     assert lake.published()["score"].tolist() == [3 * i for i in range(8000)]
+
+
+def test_code_and_models_stay_as_long_as_a_run_has_just_begun(lake: Lake) -> None:
+    """Its command was killed before it said what scores it, or is about to."""
+    lake.ready()
+    made = Nights(str(lake.out))
+    for number, night in enumerate(NIGHTS[:2]):
+        lake.write_model(f"def score(batch):\n    return {{'score': batch['x'] * {number + 2}}}\n")
+        lake.run(engine="local", date=night)
+    made.age(40)
+    made.begin("tried", NIGHTS[1])
+    assert pruned(lake, 1).runs == NIGHTS[:1]
+    assert len(list((lake.out / "snapshots").iterdir())) == 2
+    made.age(40)
+    assert pruned(lake, 1).files == 1
+    assert len(list((lake.out / "snapshots").iterdir())) == 1
 
 
 def test_a_run_whose_deletion_was_cut_off_is_scored_anew_as_its_next_revision(lake: Lake) -> None:

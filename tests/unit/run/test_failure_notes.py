@@ -354,6 +354,17 @@ def test_a_try_that_could_not_begin_is_forgotten_when_a_later_one_had_nothing_to
         assert "rejected at" not in told
 
 
+def test_a_run_that_could_not_begin_is_repeated_for_its_own_date_and_limit(
+    job: Lake, capsys: pytest.CaptureFixture[str]
+) -> None:
+    no_input(job, "--run-id", "tried", "--limit", "5")
+    found = {each["run_id"]: each for each in json.loads(said(capsys, "runs", "job.yaml", "--json"))}
+    assert (found["tried"]["date"], found["tried"]["state"]) == (NIGHT, "rejected")
+    assert f"--date {NIGHT}" in found["tried"]["commands"]["repeat"]
+    repeated = job.request(date=None, run_id="tried")
+    assert (repeated.date, repeated.limit) == (NIGHT, 5)
+
+
 def test_why_a_night_of_a_dated_output_could_not_begin_is_kept_and_claims_nothing(
     lake: Lake, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

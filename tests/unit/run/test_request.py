@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -195,7 +196,8 @@ def test_what_lies_of_a_daily_job_is_as_it_always_was(lake: Lake) -> None:
         assert (request.run_id, request.date) == ("2026-11-19", "2026-11-19")
         record_run(request)
         written = lake.folder / "out/runs/2026-11-19/run.json"
-        assert written.read_bytes() == b'{"run_id": "2026-11-19", "date": "2026-11-19", "limit": null}'
+        begun = b'{"run_id": "2026-11-19", "date": "2026-11-19", "limit": null, "at": "AT"}'
+        assert re.sub(rb"(?<=\"at\": \")[^\"]+", b"AT", written.read_bytes()) == begun
         moment = dt.datetime(2026, 11, 19, 23, 30, tzinfo=dt.UTC)
         due = make_request(lake.job_path, moment=moment)
         assert due.run_id == ("2026-11-20" if schedule else "2026-11-19")

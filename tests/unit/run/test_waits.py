@@ -19,6 +19,7 @@ from nightjar.inference.ledger.endings import utc
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.run.waiting import Waits, keeping, waits
 from nightjar.inference.storage.lake import LakeStorage
+from nightjar.inference.storage.protocol import ANYBODY
 from support import NIGHT, Lake
 
 INPUT = "waiting for _SUCCESS in data/ (2 files there), at most 2h"
@@ -86,6 +87,9 @@ class Away(LakeStorage):
     """Takes nothing."""
 
     def write(self, uri: str, data: bytes) -> None:
+        raise Denied(uri)
+
+    def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         raise Denied(uri)
 
 
