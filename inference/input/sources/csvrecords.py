@@ -107,12 +107,15 @@ class Records:
         self.wrong = min(wrong, default=(-1, ""))
 
     def spans(self) -> tuple[Offsets, Offsets]:
-        """The offsets at which records begin and end. A blank line is no record; the last one may lack a line end."""
+        """The offsets at which records begin and end. A blank line, which is LF, CRLF or a CR that ends the text, is no
+        record; the last record may lack a line end.
+        """
         starts = np.concatenate([np.zeros(1, np.int64), self.ends])
         stops = np.concatenate([self.ends, np.array([len(self._text)], np.int64)])
         there = starts < len(self._text)
         starts, stops = starts[there], stops[there]
-        filled = (self._text[starts] != _LF) & (self._text[starts] != _CR)
+        first, last = self._text[starts], self._text[stops - 1]
+        filled = stops - starts > (first == _CR).astype(int) + (last == _LF)
         return starts[filled], stops[filled]
 
 

@@ -86,6 +86,7 @@ def described(source: Source, path: Path) -> tuple[dict[str, str], tuple[int, ..
             InputCorrupt,
             "line 3 has a carriage return that no line feed follows",
         ),
+        (b"n,y\n1,a\n\r\n\r2,b\n4,c\n\r", [1, None, 4], 1, InputCorrupt, "line 4 has a carriage return that no line"),
         (
             b'n,y\n1,"C:\\dir\\"\n2,"say \\"hi\\""\n3,"a \\""b"\n',
             [1, None, 3],
@@ -113,7 +114,7 @@ def test_types_come_from_the_records_that_have_all_fields(tmp_path: Path) -> Non
     path = tmp_path / "a.csv"
     path.write_bytes(b"n,y\n1\n1,2\nx,y,z\n\xff,a\n2,3.5\n")
     assert described(CSV, path) == ({"n": "int64", "y": "double"}, (5,))
-    for content in (b"n,y\n1\n2\n", b"n,y\n\xff,a\n", b"n,y\n1,a\r2,b\n"):
+    for content in (b"n,y\n1\n2\n", b"n,y\n\xff,a\n", b"n,y\n1,a\r2,b\n", b"n,y\n\r1,a\n\r2,b\n\r"):
         path.write_bytes(content)
         with pytest.raises(InputCorrupt, match=r"a\.csv: line 2 "):
             described(CSV, path)
@@ -329,7 +330,7 @@ def test_a_sample_has_the_rows_that_cannot_be_read_at_their_places(tmp_path: Pat
         assert (found.table["x"].to_pylist(), list(found.failures)) == (values, failed)
 
 
-@pytest.mark.parametrize("content", [b"n,y\n1,a\n2", b'n,y\n1,a\nx,"b\n"', b"n,y\n1,a\n\xff,b"])
+@pytest.mark.parametrize("content", [b"n,y\n1,a\n2", b"n,y\n1,a\n\r2", b'n,y\n1,a\nx,"b\n"', b"n,y\n1,a\n\xff,b"])
 def test_a_last_record_without_an_end_that_cannot_be_read_is_the_files_fault(tmp_path: Path, content: bytes) -> None:
     """The file may have been cut off there, and nobody knows how many rows were lost."""
     with pytest.raises((InputCorrupt, SchemaMismatch), match="this last line has no end, so the file may"):
