@@ -72,9 +72,11 @@ class Header:
             if field.name not in self.names:
                 known = ", ".join(map(repr, self.names[:20])) + (" …" if len(self.names) > 20 else "")
                 raise SchemaMismatch(f"{uri}: column {field.name!r} is missing: {self.names_from} has {known}")
-            kind = value_type(field.type)
-            if is_.is_nested(kind) or isinstance(kind, pa.BaseExtensionType):
-                raise SchemaMismatch(f"{uri}: column {field.name!r} is text in a CSV file, {expected_type(field)}")
+            try:
+                typed(pa.nulls(1, pa.string()), value_type(field.type), self.decimal, exact=False)
+            except pa.ArrowNotImplementedError as error:
+                said = f"{uri}: column {field.name!r} is text in a CSV file, {expected_type(field)}"
+                raise SchemaMismatch(said) from error
 
 
 def header_names(header: str, delimiter: str) -> list[str]:

@@ -101,10 +101,13 @@ def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
-    """The type as which Arrow reads values to cast: dates and times as text, lists of a fixed length as lists."""
+    """The type as which Arrow reads values to cast, also those inside lists and structs: dates and times as text, lists
+    of a fixed length as lists.
+    """
     if pa.types.is_temporal(kind):
         return pa.string()
-    return pa.list_(kind.value_type) if pa.types.is_fixed_size_list(kind) else kind
+    kind = pa.list_(kind.value_field) if pa.types.is_fixed_size_list(kind) else kind
+    return inside(kind, lambda field: field.with_type(_read_as(field.type)))
 
 
 def _plain(kind: pa.DataType) -> pa.DataType:
@@ -184,7 +187,12 @@ class JsonLines(lines.TextSource):
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
-        schema = pa.schema([field.with_nullable(True) for field in schema])
+        for field in schema:
+            try:
+                _read(b"{}", pa.schema([field]))
+            except pa.ArrowNotImplementedError as error:
+                said = f"{piece.uri}: column {field.name!r} cannot be read from JSON, {expected_type(field)}: {error}"
+                raise SchemaMismatch(said) from error
         for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 

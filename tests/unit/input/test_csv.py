@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from constants import set_constants
 from lazily import lazily
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import InputCorrupt, JobError, NightjarError, SchemaMismatch
 from nightjar.inference.input.plan import discover
@@ -286,6 +287,16 @@ def test_what_is_wrong_with_a_file_is_named_with_its_line(
 
 def test_only_the_columns_that_are_asked_for_are_looked_at(tmp_path: Path) -> None:
     assert rows(tmp_path, b"n,y\n1,2026-11-19\n2,not a date\n", N) == [{"n": 1}, {"n": 2}]
+
+
+@pytest.mark.parametrize("kind", ["duration[us]", "list<int64>", "float32[2]", "uint8[2, 2]"])
+def test_a_type_that_no_text_has_is_told_with_its_column(tmp_path: Path, kind: str) -> None:
+    (tmp_path / "a.csv").write_text("n,y\n1,\n")
+    schema = pa.schema([*N, mark_declared(pa.field("y", arrow_type(kind)))])
+    with pytest.raises(
+        SchemaMismatch, match=re.escape(f"column 'y' is text in a CSV file, input.schema declares {kind}")
+    ):
+        SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), schema)
 
 
 def test_a_record_without_an_end_does_not_fill_the_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 import steps as run
 from constants import set_constants
 from nightjar.flows.pages.estimate import plan_text, planned
+from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, JobError, SchemaMismatch
 from nightjar.inference.history.replay import Replayed, _replay_here
@@ -131,6 +132,44 @@ def test_a_number_that_loses_digits_is_told_with_what_to_declare(tmp_path: Path)
         "it would lose digits: declare the column's type in input.schema"
     )
     assert not SOURCE.read(STORAGE, piece(path), pa.schema([mark_declared(each) for each in schema])).failures
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("date32", ["2026-01-02", None], [5, "soon"]),
+        ("timestamp[us]", ["2026-01-02T10:00:00"], [5, "2026-01-02T10:00:00+01:00"]),
+        ("timestamp[us, UTC]", ["2026-01-02T10:00:00Z"], [5, "2026-01-02T10:00:00"]),
+        ("float32[2]", [[1, 2.5], [None, 1], None], [[1], [1, 2, 3], 5]),
+    ],
+)
+def test_a_declared_type_means_the_same_inside_a_list_or_struct(
+    tmp_path: Path, kind: str, good: list[object], bad: list[object]
+) -> None:
+    """A bad value costs its row, and no other."""
+    path, values = tmp_path / "a.jsonl", [*good, *bad]
+    ways = {"x": lambda each: each, "l": lambda each: [each], "s": lambda each: {"a": [None, each]}}
+    schema = pa.schema(
+        {"x": arrow_type(kind), "l": arrow_type(f"list<{kind}>"), "s": arrow_type(f"struct<a: list<{kind}>>")}
+    )
+    found = {}
+    for name, way in ways.items():
+        path.write_text("".join(json.dumps({name: way(value)}) + "\n" for value in values))
+        read = SOURCE.read(STORAGE, piece(path), pa.schema([schema.field(name)]))
+        assert [*read.failures] == [*range(len(good), len(values))]
+        found[name] = read.table[name].slice(0, len(good)).to_pylist()
+    assert found == {name: [way(value) for value in found["x"]] for name, way in ways.items()}
+
+
+@pytest.mark.parametrize("kind", ["time64[us]", "list<time32[s]>", "uint8[2, 2]"])
+def test_a_type_that_is_not_read_from_json_is_told_with_its_column(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"y": 1, "x": null}\n')
+    schema = pa.schema([("y", pa.int64()), mark_declared(pa.field("x", arrow_type(kind)))])
+    with pytest.raises(
+        SchemaMismatch, match=re.escape(f"column 'x' cannot be read from JSON, input.schema declares {kind}: ")
+    ):
+        SOURCE.read(STORAGE, piece(path), schema)
 
 
 LINES = st.lists(
