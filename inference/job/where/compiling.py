@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache, partial, reduce
 from typing import Any, NoReturn
 
 import numpy as np
@@ -32,7 +32,7 @@ def parsed(text: str) -> exp.Expr:
     """The parsed text.
 
     Raises:
-        JobError: It is not SQL.
+        JobError: It is not SQL, or nested too deeply.
     """
     try:
         found = sqlglot.parse(text)
@@ -44,6 +44,8 @@ def parsed(text: str) -> exp.Expr:
     except SqlglotError as error:
         said = clip(" ".join(str(error).split()))
         raise refused(text, f"{said}: is a quote or a bracket left open? {GRAMMAR}") from None
+    except RecursionError:
+        raise refused(text, "it is nested too deeply; write fewer brackets and NOT inside each other") from None
     if len(found) != 1 or found[0] is None:
         raise refused(text, f"this is not one condition; {GRAMMAR}")
     return found[0]
@@ -227,9 +229,9 @@ class Compiler:
             case exp.Paren():
                 return self._build(node.this)
             case exp.And() | exp.Or():
-                both, one, other = type(node) is exp.And, self._build(node.this), self._build(node.expression)
-                join = pc.and_kleene if both else pc.or_kleene
-                return lambda column: join(one(column), other(column))
+                join = pc.and_kleene if isinstance(node, exp.And) else pc.or_kleene
+                joined = [self._build(each) for each in node.flatten(unnest=False)]
+                return lambda column: reduce(join, (build(column) for build in joined))
             case exp.Not():
                 inner = self._build(node.this)
                 return lambda column: pc.invert(inner(column))

@@ -157,6 +157,8 @@ def test_its_columns_are_named_once_in_their_order() -> None:
         ("x IS DISTINCT FROM 1", "cannot be part of a condition here"),
         ("id = 1 XOR id = 2", "Unexpected token"),
         ("EXISTS (SELECT 1)", "cannot be part of a condition here"),
+        (f"{'(' * 500}id = 1{')' * 500}", "nested too deeply"),
+        (f"{'NOT ' * 1000}flag", "nested too deeply"),
     ],
 )
 def test_what_is_no_condition_is_told_when_the_job_is_read(tmp_path: Path, where: str, said: str) -> None:
@@ -198,6 +200,17 @@ def test_columns_and_types_that_do_not_fit_are_told(where: str, said: str) -> No
     schema = pa.schema([*TABLE.schema, *more])
     with pytest.raises(JobError, match=rf"^input\.where: .*{re.escape(said)}"):
         condition(where, schema)
+
+
+@pytest.mark.parametrize("each", ["id = {}", "(id = {} AND country = 'de')", "NOT (id <> {} OR flag IS NULL)"])
+def test_a_condition_may_be_as_long_as_a_list_of_ids(each: str) -> None:
+    wanted = [row for row in rows(each.format(4)) + rows(each.format(9)) if row in (4, 9)]
+    assert (
+        rows(" OR ".join(each.format(4 if at == 600 else 9 if at == 1199 else -at - 1) for at in range(1200))) == wanted
+    )
+    assert rows(f"NOT ({' AND '.join(f'NOT ({each.format(at)})' for at in range(1100))})") == rows(
+        " OR ".join(each.format(at) for at in range(12))
+    )
 
 
 def test_what_a_path_says_decides_alone_only_where_and_joins_it_with_the_rest() -> None:
