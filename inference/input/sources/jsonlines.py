@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import partial
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
@@ -30,6 +31,13 @@ from nightjar.inference.storage.protocol import Storage
 
 _LONG = re.compile(rb"\d{16}")
 """The digits of whole numbers that a float may not hold."""
+
+_DEEPEST = 64
+"""The most levels of nesting of a record of which types are inferred: Arrow writes no deeper ones between processes,
+and of ten thousands of levels its inference ends the process."""
+
+_TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
+"""A text, which may hold brackets."""
 
 
 def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
@@ -84,7 +92,17 @@ def _together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
     return table
 
 
+def _is_too_deep(record: bytes) -> bool:
+    if record.count(b"[") + record.count(b"{") <= _DEEPEST:
+        return False
+    codes = np.frombuffer(_TEXT.sub(b"", record), np.uint8)
+    steps = np.isin(codes, [*b"[{"]).astype(int) - np.isin(codes, [*b"]}"])
+    return bool(np.cumsum(steps).max(initial=0) > _DEEPEST)
+
+
 def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
+    if schema is None and any(map(_is_too_deep, block.split(b"\n"))):
+        raise pa.ArrowInvalid("nested too deeply")
     asked = None if schema is None else pa.schema([each.with_type(_read_as(each.type)) for each in schema])
     table = pj.read_json(
         pa.BufferReader(block),
@@ -132,11 +150,13 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
     """Say what is wrong with a record. at: its file and line. error: of the whole line."""
     if isinstance(error, UnicodeDecodeError):
         return not_utf8(at, error)
+    if _is_too_deep(record):
+        return InputCorrupt(f"{at} cannot be read, and is nested more than {_DEEPEST} levels deep")
     try:
         value = json.loads(record.strip())
     except json.JSONDecodeError as wrong:
         return InputCorrupt(f"{at} is not a JSON object: {wrong.msg} at column {wrong.colno}")
-    except (ValueError, RecursionError) as wrong:
+    except ValueError as wrong:
         return InputCorrupt(f"{at} is not a JSON object: {wrong}")
     if not isinstance(value, dict):
         return InputCorrupt(f"{at} is not a JSON object, but {clip(json.dumps(value))}")

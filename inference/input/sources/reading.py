@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -199,7 +200,7 @@ def _checked(job: Job, piece: Piece, read: object, wanted: pa.Schema) -> RowsRea
     return found
 
 
-_OF_BYTES = (ValueError, TypeError, LookupError, ArithmeticError)
+_OF_BYTES = (ValueError, TypeError, LookupError, ArithmeticError, RecursionError, csv.Error)
 """What libraries raise of bytes that they cannot decode. Another error may pass, so the file is tried again."""
 
 

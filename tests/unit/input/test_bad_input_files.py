@@ -8,6 +8,7 @@ import tarfile
 from collections.abc import Callable
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
@@ -29,6 +30,16 @@ def archive() -> bytes:
                 member.size = 3
                 tar.addfile(member, io.BytesIO(f"{row:03d}".encode()))
     return packed.getvalue()
+
+
+def deep(levels: int) -> bytes:
+    """A Parquet file of one row, with a list of lists beside x."""
+    kind: pa.DataType = pa.int64()
+    for _ in range(levels):
+        kind = pa.list_(kind)
+    table, out = pa.table({"x": [2.0], "l": pa.nulls(1, kind)}), io.BytesIO()
+    pq.write_table(table, out)
+    return out.getvalue()
 
 
 def drop_x(path: Path) -> None:
@@ -88,6 +99,31 @@ def test_files_that_cannot_be_read_are_named_with_what_can_be_done_about_them(
     bad[1].unlink()
     assert lake.run(engine=LOCAL).publication.number == 1
     assert standing.status(lake.request()).notes == ()
+
+
+@pytest.mark.parametrize(
+    ("ending", "good", "bad"),
+    [
+        ("csv", "id,x\n1,2\n", f"id,{'x' * 140_000}\n1,2\n"),
+        ("jsonl", '{"id": 1, "x": 2}\n', f'{{"id": 1, "x": {"[" * 500}{"]" * 500}}}\n'),
+        ("jsonl", '{"id": 1, "x": 2}\n', f'{{"id": 1, "x": {"[" * 100_000}\n'),
+        ("parquet", deep(1), deep(500)),
+    ],
+)  # fmt: skip
+def test_bytes_that_no_library_decodes_are_their_files_fault(
+    lake: Lake, ending: str, good: str | bytes, bad: str | bytes
+) -> None:
+    """The other files are planned and scored, whatever the library raises."""
+    lake.ready(carry=[])
+    data = lake.folder / "data"
+    for path in data.iterdir():
+        path.unlink()
+    for name, content in (("a", good), ("b", bad)):
+        (data / f"{name}.{ending}").write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(ShardsFailed):
+        lake.run(engine=LOCAL)
+    assert sum(record["rows_in"] for record in lake.records() if record["t"] == "receipt") == 1
+    assert [record["cause"] for record in lake.records() if record["t"] == "failed"] == ["InputCorrupt"]
 
 
 def test_a_predictor_that_fails_is_no_fault_of_a_file(lake: Lake) -> None:

@@ -172,6 +172,24 @@ def test_a_type_that_is_not_read_from_json_is_told_with_its_column(tmp_path: Pat
         SOURCE.read(STORAGE, piece(path), schema)
 
 
+@pytest.mark.parametrize("levels", [100, 20_000])
+def test_a_record_that_is_nested_too_deeply_for_arrow_has_no_say_and_costs_no_other(
+    tmp_path: Path, levels: int
+) -> None:
+    """Arrow would end the process. Brackets in texts, or beside each other, are not deep."""
+    deep, flat, path = (
+        f"{'[' * levels}{']' * levels}",
+        json.dumps({"t": '"' + "[" * 100, "l": [[0]] * 100}),
+        tmp_path / "a.jsonl",
+    )
+    path.write_text(f'{{"x": 1, "y": {deep}}}\n{{"x": {deep}}}\n{{"x": 3, "z": {flat}}}\n{{"x": 4}}\n')
+    found = SOURCE.describe(STORAGE, STORAGE.stat(str(path)))
+    assert (found.schema.names, found.rows) == (["x", "z"], (4,))
+    read = SOURCE.read(STORAGE, piece(path), found.schema)
+    assert read.table["x"].to_pylist() == [1, None, 3, 4]
+    assert {row: failure.error for row, failure in read.failures.items()} == {1: "InputCorrupt"}
+
+
 LINES = st.lists(
     st.sampled_from(["", " ", '{"x": 1}', '{"x": 22, "pad": "' + "." * 30 + '"}', '{"x":333}']), max_size=12
 )
