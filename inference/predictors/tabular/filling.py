@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from nightjar.inference.arrow_types import is_list
 from nightjar.inference.errors import JobError
@@ -98,8 +99,11 @@ def required_numbers(name: str, column: Any, uses: str) -> Array:
         ValueError: These rows hold a null that has no number, or lists of several lengths.
     """
     if isinstance(column, pa.Array | pa.ChunkedArray):
-        if column.null_count and not pa.types.is_floating(column.type):
-            raise ValueError(f"feature {name!r} has a null, and {column.type} has no NaN to stand for it")
+        held = column
+        while is_list(held.type) and not held.null_count:
+            held = pc.list_flatten(held)
+        if held.null_count and not pa.types.is_floating(held.type):
+            raise ValueError(f"feature {name!r} has a null, and {held.type} has no NaN to stand for it")
         values = to_numpy(column)
     elif isinstance(column, np.ma.MaskedArray):
         if np.ma.is_masked(column) and column.dtype.kind != "f":

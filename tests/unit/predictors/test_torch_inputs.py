@@ -18,6 +18,7 @@ from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.arrays import to_numpy
+from nightjar.inference.predictors.tabular.filling import required_numbers
 from nightjar.inference.scoring.assignment import BatchSize
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from predicting import score_table
@@ -210,3 +211,19 @@ def test_what_preprocess_masks_is_no_number(tmp_path: Path) -> None:
     assert torch.isnan(given[1])
     with pytest.raises(ValueError, match="feature 'x' has a masked value"):
         program.prepare({"x": np.ma.masked_array([1, 2], [False, True])})
+
+
+@pytest.mark.parametrize("of", [pa.list_, lambda item: pa.list_(item, 2), lambda item: pa.list_(pa.list_(item, 2))])
+@pytest.mark.parametrize("kind", [pa.int64(), pa.uint8(), pa.float32()])
+def test_only_floats_in_a_list_have_a_number_for_a_null(
+    kind: pa.DataType, of: Callable[[pa.DataType], pa.DataType]
+) -> None:
+    values: list[Any] = [[1, 0], [1, None]]
+    column = pa.array([[each] for each in values] if pa.types.is_nested(of(kind).value_type) else values, of(kind))
+    for held in (column, pa.chunked_array([column])):
+        if pa.types.is_floating(kind):
+            assert np.isnan(required_numbers("x", held, "torch")).sum() == 1
+            continue
+        with pytest.raises(ValueError, match="has no NaN to stand for it"):
+            required_numbers("x", held, "torch")
+        assert required_numbers("x", held.slice(0, 1), "torch").ravel().tolist() == [1, 0]
