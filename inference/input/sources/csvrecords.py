@@ -24,7 +24,14 @@ from numpy.typing import NDArray
 from nightjar.inference.arrow_types import is_text, type_name
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import value_type
-from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
+from nightjar.inference.input.sources.fitting import (
+    DigitsLost,
+    expected_type,
+    has_large,
+    is_declared,
+    is_rounded,
+    parsed_exactly,
+)
 from nightjar.inference.input.sources.lines import in_parts, not_utf8
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.messages import clip, counted
@@ -322,7 +329,8 @@ _NO_NUMBER = 19
 
 
 def typed(text: pa.StringArray, kind: pa.DataType, decimal: str, *, exact: bool) -> pa.Array:
-    """The values of a column of text as a type. exact: whether a number must keep all digits that are written.
+    """The values of a column of text as a type. exact: whether a number must keep all digits that are written, and
+    is no bool.
 
     Raises:
         DigitsLost: It does not.
@@ -337,7 +345,9 @@ def typed(text: pa.StringArray, kind: pa.DataType, decimal: str, *, exact: bool)
     if is_.is_time(kind):
         dated = pc.binary_join_element_wise("1970-01-01", text, " ")
         return dated.cast(pa.timestamp(kind.unit)).cast(kind)
-    values = text.cast(kind)
+    values = parsed_exactly(text, kind)
+    if exact and is_.is_boolean(kind) and pc.any(pc.is_in(text, pa.array(["0", "1"]))).as_py():
+        raise pa.ArrowInvalid("a number is no bool, unless the job declares it")
     if exact and _is_number(kind) and _is_lost(values, text):
         raise DigitsLost
     return values

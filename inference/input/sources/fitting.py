@@ -14,7 +14,7 @@ from nightjar.inference import tensors
 from nightjar.inference.arrow_types import is_list, is_text, type_name
 from nightjar.inference.errors import SchemaMismatch
 from nightjar.inference.input.listing import values_of
-from nightjar.inference.input.schemas import decoded, difference, filled, fits, is_empty, value_type
+from nightjar.inference.input.schemas import decoded, difference, filled, fits, is_empty
 from nightjar.inference.input.sources.protocol import Description, Source
 from nightjar.inference.input.sources.rows import RowsRead, constant
 from nightjar.inference.job.input import Input
@@ -105,11 +105,38 @@ def cast_exactly(column: pa.ChunkedArray, kind: pa.DataType) -> pa.ChunkedArray:
     # Arrow casts neither to nulls nor to a dictionary of numbers, so that nothing could be compared.
     own = filled(decoded(column.type), kind)
     column = column.cast(own) if own != column.type else column
+    if is_text(column.type):
+        return parsed_exactly(column, kind)
     cast = column.cast(kind)
     # Arrow checks whole numbers, but lets a float lose digits, and a time its hours.
-    if not is_text(value_type(column.type)) and not _same(column, cast.cast(column.type)):
+    if not _same(column, cast.cast(column.type)):
         raise pa.ArrowInvalid("a value would change")
     return cast
+
+
+def parsed_exactly(text: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Array | pa.ChunkedArray:
+    """What texts say, as a type.
+
+    Raises:
+        ArrowInvalid: One says no value of the type, or a number too large for it.
+    """
+    values = text.cast(kind)
+    if is_.is_floating(kind):
+        written = pc.match_substring_regex(text, "^[+-]?inf(inity)?$", ignore_case=True)
+        if infinities(values) > (pc.sum(written).as_py() or 0):
+            raise pa.ArrowInvalid("a number is too large")
+    return values
+
+
+def infinities(column: pa.Array | pa.ChunkedArray) -> int:
+    """The number of infinite floats, also in lists and structs."""
+    kind = column.type
+    if is_.is_floating(kind):
+        return pc.sum(pc.is_inf(column)).as_py() or 0
+    if is_list(kind):
+        return infinities(pc.list_flatten(column))
+    fields = range(kind.num_fields) if is_.is_struct(kind) else ()
+    return sum(infinities(pc.struct_field(column, [at])) for at in fields)
 
 
 def _tensors(column: pa.ChunkedArray, kind: pa.FixedShapeTensorType) -> pa.ChunkedArray:

@@ -22,7 +22,14 @@ from nightjar.inference.arrow_types import type_name
 from nightjar.inference.errors import InputCorrupt, SchemaMismatch
 from nightjar.inference.input.schemas import inside, usual_type, wider
 from nightjar.inference.input.sources import lines
-from nightjar.inference.input.sources.fitting import DigitsLost, expected_type, has_large, is_declared, is_rounded
+from nightjar.inference.input.sources.fitting import (
+    DigitsLost,
+    expected_type,
+    has_large,
+    infinities,
+    is_declared,
+    is_rounded,
+)
 from nightjar.inference.input.sources.lines import LineError, in_parts, not_utf8, parsed_rows
 from nightjar.inference.input.sources.rows import RowFault, RowsRead, Unreadable
 from nightjar.inference.messages import clip
@@ -115,13 +122,20 @@ def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
         objects = [_object(line) or {} for line in block.split(b"\n") if _LONG.search(line)]
         if any(_loses(each.get(field.name), field.type) for each in objects for field in large):
             raise DigitsLost
-    return table if asked == schema else table.select(schema.names).cast(schema)
+    if asked == schema:
+        return table
+    cast = table.select(schema.names).cast(schema)
+    if any(infinities(cast[name]) > infinities(table[name]) for name in schema.names):
+        raise pa.ArrowInvalid("a number is too large")
+    return cast
 
 
 def _read_as(kind: pa.DataType) -> pa.DataType:
     """The type as which Arrow reads values to cast, also those inside lists and structs: dates and times as text, lists
-    of a fixed length as lists.
+    of a fixed length as lists, floats as float64, of which none is too large unseen.
     """
+    if pa.types.is_floating(kind):
+        return pa.float64()
     if pa.types.is_temporal(kind):
         return pa.string()
     kind = pa.list_(kind.value_field) if pa.types.is_fixed_size_list(kind) else kind

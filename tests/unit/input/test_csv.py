@@ -247,6 +247,29 @@ def test_whole_numbers_that_a_float_does_not_hold_cost_their_row(tmp_path: Path)
     assert columns(tmp_path, b"f\n0.5\n9007199254740993\n") == {"f": "string"}
 
 
+@pytest.mark.parametrize(
+    "field",
+    [pa.field("f", pa.float64()), *(mark_declared(pa.field("f", arrow_type(f"float{bits}"))) for bits in (64, 32, 16))],
+)
+def test_a_number_that_its_column_makes_infinite_costs_its_row(tmp_path: Path, field: pa.Field) -> None:
+    (tmp_path / "a.csv").write_text("f\n0.5\n1e400\n-1e400\ninf\n -Infinity\nNA\n1e-400\n")
+    found = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([field]))
+    assert found.table["f"].to_pylist() == [0.5, None, None, float("inf"), float("-inf"), None, 0.0]
+    assert [*found.failures] == [1, 2]
+    assert columns(tmp_path, b"f\n0.5\n1e400\n") == {"f": "string"}
+
+
+def test_a_number_is_no_bool_unless_the_job_declares_it(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("b\ntrue\n1\nFALSE\n0\nyes\nfalse\n")
+    field = pa.field("b", pa.bool_())
+    found = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([field]))
+    assert found.table["b"].to_pylist() == [True, None, False, None, None, False]
+    assert [*found.failures] == [1, 3, 4]
+    found = SOURCE.read(STORAGE, whole(tmp_path / "a.csv"), pa.schema([mark_declared(field)]))
+    assert found.table["b"].to_pylist() == [True, True, False, False, None, False]
+    assert columns(tmp_path, b"b\ntrue\n1\n") == {"b": "string"}
+
+
 def test_nothing_is_null_and_a_number_may_be_missing_in_other_words(tmp_path: Path) -> None:
     content = b'n,t\n1,NA\nNA,null\n"",""\n,\n\\N,x\n'
     assert rows(tmp_path, content) == [

@@ -161,6 +161,19 @@ def test_a_declared_type_means_the_same_inside_a_list_or_struct(
     assert found == {name: [way(value) for value in found["x"]] for name, way in ways.items()}
 
 
+@pytest.mark.parametrize(("kind", "much"), [("float32", 1e39), ("float16", 1e5)])
+def test_a_number_that_its_column_makes_infinite_costs_its_row(tmp_path: Path, kind: str, much: float) -> None:
+    path, values = tmp_path / "a.jsonl", [0.5, much, float("inf"), -float("inf"), -much]
+    path.write_text("".join(json.dumps({"x": value, "l": [{"y": value}]}) + "\n" for value in values))
+    for name, of in (("x", kind), ("l", f"list<struct<y: {kind}>>")):
+        schema = pa.schema([mark_declared(pa.field(name, arrow_type(of)))])
+        found = SOURCE.read(STORAGE, piece(path), schema)
+        assert [*found.failures] == [1, 4]
+        assert str(found.table[name][2]) == str(
+            pa.scalar(values[2] if name == "x" else [{"y": values[2]}], arrow_type(of))
+        )
+
+
 @pytest.mark.parametrize("kind", ["time64[us]", "list<time32[s]>", "uint8[2, 2]"])
 def test_a_type_that_is_not_read_from_json_is_told_with_its_column(tmp_path: Path, kind: str) -> None:
     path = tmp_path / "a.jsonl"
