@@ -121,9 +121,9 @@ def parsed_exactly(text: pa.Array | pa.ChunkedArray, kind: pa.DataType) -> pa.Ar
         ArrowInvalid: One says no value of the type, or a number too large for it.
     """
     values = text.cast(kind)
-    if is_.is_floating(kind):
+    if is_.is_floating(kind) and (infinite := infinities(values)):
         written = pc.match_substring_regex(text, "^[+-]?inf(inity)?$", ignore_case=True)
-        if infinities(values) > (pc.sum(written).as_py() or 0):
+        if infinite > pc.sum(written).as_py():
             raise pa.ArrowInvalid("a number is too large")
     return values
 
