@@ -349,7 +349,9 @@ class CatBoost(Booster):
         of_classes = kind in {"Probability", "LogProbability"}
         if not classes and (of_classes or kind == "Class"):
             raise JobError(f"model.options.prediction_type: the model is no classifier and has no {kind}")
-        self._columns = features.of_classes(classes, self.outputs) if of_classes else None
+        self._classes = None if kind == "Class" else classes
+        if of_classes:
+            features.of_classes(classes, self.outputs)
         self.arguments |= {"prediction_type": kind or _PREDICTIONS[0], "thread_count": job.resources.cores}
         self._features = list(model.feature_names_)
         self.width, self.names = len(self._features), _given(self._features, "{}")
@@ -371,8 +373,7 @@ class CatBoost(Booster):
         )
 
     def call(self, prepared: Any) -> Any:
-        raw = np.asarray(super().call(prepared))
-        return raw if self._columns is None else raw[:, self._columns]
+        return features.ordered(np.asarray(super().call(prepared)), self._classes, self.outputs)
 
 
 def _category(name: str, column: Any) -> Array:

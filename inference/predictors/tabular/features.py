@@ -221,11 +221,19 @@ def _some(categories: pa.Array) -> str:
 # ---- what models return, as the declared outputs ---------------------------------------------------------------
 
 
-def of_classes(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> list[int] | None:
-    """The columns of a classifier's probabilities that the outputs are; None for all columns in their order.
+def ordered(raw: Array, classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> Array:
+    """A classifier's result in the order of the outputs, if it has a column for each class. Raises as `of_classes`."""
+    if classes is None or raw.ndim != 2 or raw.shape[1] != len(classes):
+        return raw
+    columns = of_classes(classes, types)
+    return raw if columns is None else raw[:, columns]
 
-    Outputs with the names of classes are the probabilities of these, in any order. A lone output with another name is
-    the probability of the second of two classes.
+
+def of_classes(classes: Sequence[Any] | None, types: Mapping[str, pa.DataType]) -> list[int] | None:
+    """The columns of a classifier's figures that the outputs are; None for all columns in their order.
+
+    Outputs with the names of classes are the figures of these, in any order. A lone output with another name is that of
+    the second of two classes.
 
     Raises:
         JobError: The outputs are not this, nor one for each class, nor one list.

@@ -155,7 +155,9 @@ class _Estimator:
             raise JobError(
                 "model.options.method: each target of the model has classes of its own; write method: predict"
             )
-        self._columns = features.of_classes(classes, self._outputs) if self._method == "predict_proba" else None
+        self._classes = None if self._method == "predict" else classes
+        if self._method == "predict_proba":
+            features.of_classes(classes, self._outputs)
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: the features in the model's order."""
@@ -182,8 +184,7 @@ class _Estimator:
 
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
-        raw = np.asarray(self._call(prepared))
-        raw = raw if self._columns is None else raw[:, self._columns]
+        raw = features.ordered(np.asarray(self._call(prepared)), self._classes, self._outputs)
         return features.by_column(raw, self._outputs, self._method)
 
 

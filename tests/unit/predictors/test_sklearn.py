@@ -110,9 +110,11 @@ def test_outputs_with_the_names_of_classes_are_these_in_any_order(tmp_path: Path
     """By position each would be published under the name of another class."""
     model = LogisticRegression().fit(NUMBERS, THREE)
     proba = dict(zip(["high", "low", "mid"], model.predict_proba(NUMBERS).T.tolist(), strict=True))
+    decided = dict(zip(["high", "low", "mid"], model.decision_function(NUMBERS).T.tolist(), strict=True))
     for names in (["mid", "high", "low"], ["low", "high"], ["high"]):
-        job = saved(tmp_path, model, outputs=dict.fromkeys(names, "float64"), **options(method="predict_proba"))
-        assert scored(job) == {name: proba[name] for name in names}
+        for method, expected in (("predict_proba", proba), ("decision_function", decided)):
+            job = saved(tmp_path, model, outputs=dict.fromkeys(names, "float64"), **options(method=method))
+            assert scored(job) == {name: expected[name] for name in names}
     job = saved(tmp_path, model, outputs=dict.fromkeys(["a", "b", "low"], "float64"), **options(method="predict_proba"))
     with pytest.raises(JobError, match=r"^model\.outputs: 'low' is a class of the model, and 'a' is none; name each"):
         load_scorer(model_job(job), job.models[0].path)
