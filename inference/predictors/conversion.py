@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import datetime as dt
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from types import NoneType
 from typing import Any
@@ -114,14 +114,21 @@ def _array(value: Any, declared: pa.DataType, rows: int | None) -> pa.Array:
 def _from_list(values: list[Any], declared: pa.DataType, rows: int | None) -> pa.Array:
     values = [from_tensor(item) if is_tensor(item) else None if item is np.ma.masked else item for item in values]
     if any(isinstance(item, np.ma.MaskedArray) and np.ma.is_masked(item) for item in values):
-        return _from_numpy(np.ma.stack(values), declared, rows)  # np.stack and Arrow would lose the masks
+        return _from_numpy(_stacked(values, np.ma.stack), declared, rows)  # np.stack and Arrow would lose the masks
     if (
         values
         and all(isinstance(item, np.ndarray) for item in values)
         and not (is_list(declared) and values[0].ndim < 2)
     ):
-        return _from_numpy(np.stack(values), declared, rows)
+        return _from_numpy(_stacked(values, np.stack), declared, rows)
     return _from_objects(values, declared)
+
+
+def _stacked(values: list[Any], stack: Callable[[list[Any]], Array]) -> Array:
+    """Arrays of one type as one array: of several, the integers of some would be rounded, or become text."""
+    if len(kinds := {np.asanyarray(each).dtype for each in values}) > 1:
+        raise ValueError(f"it holds arrays of {', '.join(sorted(map(str, kinds)))}")
+    return stack(values)
 
 
 def _from_numpy(values: Array, declared: pa.DataType, rows: int | None) -> pa.Array:

@@ -162,6 +162,17 @@ def test_arrays_of_several_types_and_lengths_fit_together_as_each_alone(
         converted([*rows, "no"], declared, form)
 
 
+@pytest.mark.parametrize("make", [np.array, np.ma.array])
+def test_the_type_of_one_rows_array_does_not_change_the_values_of_others(make: Any) -> None:
+    """Together, integers beside a float are floats, which round them, and numbers beside a text are texts."""
+    great = 2**53 + 1
+    rows = [make([great]), make([np.nan]), np.ma.array([great + 2], mask=[make is np.ma.array])]
+    last = None if make is np.ma.array else great + 2
+    assert to_arrow("o", rows, pa.int64(), 3).to_pylist() == [great, None, last]
+    with pytest.raises(OutputInvalid):
+        to_arrow("o", [make(["a"]), make([5])], pa.string(), 2)
+
+
 def test_one_value_that_does_not_fit_is_found_by_halves(monkeypatch: pytest.MonkeyPatch) -> None:
     """Value by value, a batch took a hundred times as long as one in which all values fit."""
     calls: list[int | None] = []
