@@ -221,6 +221,8 @@ class Endpoint(Requests):
         if what := _OF_THE_JOB.get(status):
             said = what.format(key=self._key_env)
             raise EndpointRefused(f"model.url: {said} ({self._url}): {_said(error)}") from None
+        if isinstance(error, UnicodeEncodeError):
+            raise PromptInvalid(f"the request cannot be sent: {_said(error)}") from None
         if status in _OF_THE_ROW:
             raise PromptInvalid(f"the endpoint refuses the request: {_said(error)}") from None
 
@@ -277,16 +279,15 @@ class Endpoint(Requests):
         if self._api == EMBEDDINGS:
             vectors = await self._client.embeddings.create(**request)
             vector = _first(vectors, "data").embedding
-            return Answer(prompt_tokens=vectors.usage.prompt_tokens if vectors.usage else 0, vector=vector)
+            return Answer(prompt_tokens=_tokens(vectors.usage, "prompt_tokens"), vector=vector)
         if self._api == COMPLETIONS:
             whole = await self._client.completions.create(**request)
             choice = _first(whole, "choices")
             return _answer(whole, choice, choice.text)
         chat = await self._client.chat.completions.create(**request)
         choice = _first(chat, "choices")
-        if choice.message.content is None:
-            return _answer(chat, choice, "", refusal=_why_none(choice.finish_reason, choice.message.refusal))
-        return _answer(chat, choice, choice.message.content)
+        said = choice.message
+        return _answer(chat, choice, getattr(said, "content", None), getattr(said, "refusal", None))
 
 
 def _first(found: Any, name: str) -> Any:
@@ -312,17 +313,22 @@ def _why_none(finish_reason: str | None, refusal: str | None) -> str:
     return f"the model gave no answer{f': {refusal}' if refusal else ''}"
 
 
-def _answer(found: Any, choice: Any, text: str, refusal: str = "") -> Answer:
-    used = found.usage
-    details = getattr(used, "prompt_tokens_details", None)
+def _answer(found: Any, choice: Any, text: object, refusal: str | None = None) -> Answer:
+    """An answer; without a text it is a refusal. The client does not check what it is given."""
+    has_text = isinstance(text, str)
     return Answer(
-        text=text,
+        text=str(text) if has_text else "",
         finish_reason=choice.finish_reason or "",
-        prompt_tokens=used.prompt_tokens if used else 0,
-        output_tokens=used.completion_tokens if used else 0,
-        cached_tokens=(details.cached_tokens or 0) if details else 0,
-        refusal=refusal,
+        prompt_tokens=_tokens(found.usage, "prompt_tokens"),
+        output_tokens=_tokens(found.usage, "completion_tokens"),
+        cached_tokens=_tokens(getattr(found.usage, "prompt_tokens_details", None), "cached_tokens"),
+        refusal="" if has_text else _why_none(choice.finish_reason, refusal),
     )
+
+
+def _tokens(used: Any, name: str) -> int:
+    """A count of the answer; 0 if it does not say."""
+    return getattr(used, name, None) or 0
 
 
 def _key(options: Mapping[str, Any]) -> str:

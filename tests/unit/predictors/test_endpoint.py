@@ -338,6 +338,53 @@ def test_an_answer_without_a_text_costs_the_row() -> None:
         assert str(ask(model, "a").outputs["answer"][0]) == "the model gave no answer: I will not"
 
 
+@pytest.mark.parametrize("message", [None, {"content": [{"type": "text", "text": "A"}]}, {"role": "assistant"}])
+def test_an_answer_of_another_form_costs_the_row(message: object) -> None:
+    """The client checks nothing of what it is given."""
+
+    def answers(asked: Asked) -> Reply:
+        status, headers, body = said("A")
+        if asked.text == "odd":
+            body["choices"][0]["message"] = message
+        return status, headers, body
+
+    with asking(answers) as (_, model):
+        found = ask(model, "a", "odd").outputs["answer"]
+        assert (found[0], str(found[1])) == ("A", "the model gave no answer")
+
+
+def test_a_text_that_cannot_be_sent_costs_the_row() -> None:
+    """Half of a character of two, as a text that was cut in JSON has."""
+    chats = [f'[{{"role": "user", "content": "{text}"}}]' for text in ("a", r"\ud83d")]
+    with asking(prompt=None, messages="text") as (server, model):
+        found = ask(model, *chats)
+        assert (found.outputs["answer"][0], found.usage.failed, server.texts()) == ("A", 1, ["a"])
+        assert "cannot be sent" in str(found.outputs["answer"][1])
+
+
+@pytest.mark.parametrize("api", ["chat", "completions"])
+def test_counts_that_an_answer_does_not_have_are_none(api: str) -> None:
+    def answers(asked: Asked) -> Reply:
+        status, headers, body = upper(asked)
+        del body["usage"]["completion_tokens"]
+        return status, headers, body
+
+    with asking(answers, api=api) as (_, model):
+        found = ask(model, "a")
+        assert (found.outputs["answer"], found.usage.output_tokens) == (["A"], 0)
+        assert found.usage.prompt_tokens > 0
+
+
+def test_a_completion_without_a_text_costs_the_row() -> None:
+    def answers(asked: Asked) -> Reply:
+        status, headers, body = upper(asked)
+        body["choices"][0]["text"] = None
+        return status, headers, body
+
+    with asking(answers, api="completions") as (_, model):
+        assert str(ask(model, "a").outputs["answer"][0]) == "the model gave no answer"
+
+
 def test_a_model_that_thinks_until_its_tokens_are_used_up_costs_the_row_and_its_tokens_count() -> None:
     """Servers with a parser of thoughts give no text then."""
 
