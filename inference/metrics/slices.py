@@ -188,5 +188,7 @@ def _divided(column: pa.ChunkedArray) -> tuple[pa.Array, list[tuple[Value, int]]
         return None
     codes = encoded.indices.to_numpy().astype(np.int8)
     rows = np.bincount(codes, minlength=len(encoded.dictionary)).tolist()
-    values = [None if value is None else as_text(value) for value in encoded.dictionary.to_pylist()]
+    # Python has no date after the year 9999.
+    held = encoded.dictionary.cast(pa.string()) if is_.is_date(encoded.dictionary.type) else encoded.dictionary
+    values = [None if value is None else as_text(value) for value in held.to_pylist()]
     return pa.array(np.argsort(codes, kind="stable")), list(zip(values, rows, strict=True))

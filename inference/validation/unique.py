@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import shown
 from nightjar.inference.job.checks import UniqueCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import LINEAGE
-from nightjar.inference.messages import clip
+from nightjar.inference.messages import MESSAGE_CHARS, clip
 from nightjar.inference.metrics.keyhash import Hashes, comparable, hashes, keys
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart, read_data
@@ -207,5 +208,5 @@ def _of_shard(
     for index, key in zip(at.tolist(), keys(given, at), strict=True):
         seen[key] = seen.get(key, 0) + 1
         if seen[key] <= 2:
-            shown = ", ".join(f"{name} = {table[name][index].as_py()}" for name in columns)
-            yield _Row(key, clip(shown), line["shard"], *place_of(table, index))
+            said = ", ".join(f"{name} = {shown(table[name][index], MESSAGE_CHARS)}" for name in columns)
+            yield _Row(key, clip(said), line["shard"], *place_of(table, index))

@@ -11,9 +11,10 @@ from typing import Any
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import shown
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.job.sections import LINEAGE
-from nightjar.inference.messages import clip
+from nightjar.inference.messages import MESSAGE_CHARS, clip
 from nightjar.inference.metrics.columns import ColumnState, number
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output.parts import DataPart
@@ -74,10 +75,9 @@ def _first(gate: ColumnGate, column: pa.ChunkedArray) -> int:
 
 
 def _shown(row: pa.ChunkedArray) -> str:
-    value = row[0].as_py()
-    if isinstance(value, float) and (low := ColumnState.of(row).min) is not None:
+    if pa.types.is_floating(row.type) and (low := ColumnState.of(row).min) is not None:
         return number(low)
-    return "null" if value is None else clip(str(value))
+    return clip(shown(row[0], MESSAGE_CHARS))
 
 
 def with_replays(

@@ -68,6 +68,16 @@ def test_duplicates_are_named_with_the_files_and_rows_of_both(lake: Lake) -> Non
     }
 
 
+def test_a_key_that_python_cannot_hold_is_named_with_its_rows(lake: Lake) -> None:
+    """A date after the year 9999, which databases have for "never"."""
+    ready(lake, range(3), on="day", carry=["id", "day"])
+    path = lake.folder / "data" / "part-0.parquet"
+    days = pa.array([3_000_000, 3_000_000, 1], pa.int32()).cast(pa.date32())
+    pq.write_table(pq.read_table(path).append_column("day", days), path)
+    gate = refused(lake)
+    assert (gate.observed, [each.row for each in gate.where]) == ("1 row repeated", [1])
+
+
 def test_a_file_that_is_there_twice_is_found_and_few_rows_are_named(lake: Lake) -> None:
     ready(lake, range(2000), range(2000))
     gate = refused(lake)
@@ -151,7 +161,7 @@ def test_outputs_are_compared_too(lake: Lake) -> None:
     write(lake, "part-0.parquet", range(1000), name=["a", "b"] * 500)
     assert lake.run().verdict.gates[-1].passed
     write(lake, "part-0.parquet", [*range(999), 5], name=["a", "b"] * 500)
-    with pytest.raises(GateFailed, match=r"1 row has the 'score' of another row.* holds score = 10.0, as row 5 of"):
+    with pytest.raises(GateFailed, match=r"1 row has the 'score' of another row.* holds score = 10, as row 5 of"):
         lake.run(run_id="again")
 
 

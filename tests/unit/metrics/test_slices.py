@@ -140,6 +140,7 @@ def test_a_slice_has_the_figures_of_its_rows_alone() -> None:
         (pa.array([3, None, -1, 3]), {"3", "-1", None}),
         (pa.array([True, False, True, None]), {"true", "false", None}),
         (pa.array([dt.date(2026, 3, 1)] * 4), {"2026-03-01"}),
+        (pa.array([20513, 3_000_000] * 2, pa.int32()).cast(pa.date32()), {"2026-03-01", "10183-09-21"}),
         (pa.array(["a", "b", None, "a"], pa.string_view()), {"a", "b", None}),
         (pa.array(["a", "b", None, "a"]).dictionary_encode(), {"a", "b", None}),
         (pa.chunked_array([pa.array(["a"]), pa.array(["b", None, "a"])]), {"a", "b", None}),
