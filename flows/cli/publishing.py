@@ -65,6 +65,7 @@ def rollback(
     back = visibility.back(request.storage, request.output, to)
     then = back.earlier
     if not dry_run:
+        _catch_up(request)
         then = visibility.rollback(request.storage, request.output, then.number, seen=back)
     found = visibility.listed(back.now, then)
     if back.gone:
@@ -117,11 +118,23 @@ def _change(act: Callable[..., Snapshot], job: str, run_id: str | None, date: st
 
     request = make_request(job, date=date, run_id=run_id)
     request.check_owner()
+    _catch_up(request)
     before = publish.newest(request.storage, request.output)
     after = act(request.storage, request.output, run_id, request.date)
     found = visibility.listed(before, after)
     emit(found) if as_json else tell(f"publication {after.number}: {after.note}. {told(found)}")
     _show(request, found.changes)
+
+
+def _catch_up(request: RunRequest) -> None:
+    """Show in the folders and tables what readers see now, before another publication is created.
+
+    They know it by its number, and that of a publication which was damaged and deleted is given again.
+    """
+    from nightjar.inference.run.publishing import commit_tables
+
+    lead_readers(request)
+    commit_tables(request)
 
 
 def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
@@ -165,6 +178,8 @@ def prune(
     nights = keep or (request.job.output.keep.nights if request.job.output.keep else None)
     if nights is None:
         raise JobError("output.keep: the job does not say how many nights to keep; give --keep, as --keep 30")
+    if not dry_run:
+        _catch_up(request)
     found = retention.prune(request, nights, dry_run=dry_run)
     if as_json:
         emit(found)

@@ -22,8 +22,8 @@ from nightjar.inference.storage.protocol import Storage, at_once, join, numbered
 _MAX_TRIES = 100
 
 _WITHOUT = (
-    "restore it, or delete it: readers then have the publication before it, and `nightjar republish JOB` shows them a "
-    "night again"
+    "restore it, or delete it: readers then have the publication before it, and `nightjar republish JOB RUN` shows "
+    "them a night again"
 )
 """What a person can do about a publication that cannot be read."""
 

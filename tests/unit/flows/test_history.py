@@ -70,6 +70,19 @@ def test_runs_with_other_names_hide_no_night(nights: Lake) -> None:
     assert names == ["2026-11-20", "2026-11-19", "2026-11-18", "try-1", "2try"]
 
 
+@pytest.mark.parametrize("words", [("unpublish", "2026-11-18"), ("republish", "2026-11-19")], ids=" ".join)
+def test_dates_show_what_readers_see_where_the_number_of_a_deleted_publication_is_given_again(
+    nights: Lake, words: tuple[str, str]
+) -> None:
+    """As the error of a damaged publication says: delete it."""
+    assert {path.parent.name for path in (nights.out / "dates").glob("*/files.json")} == {"2026-11-18", "2026-11-19"}
+    (nights.out / "publications" / "00000002.json").unlink()
+    said(words[0], nights.job_path, words[1])
+    assert nights.snapshot().number == 2
+    shown = {path.parent.name for path in (nights.out / "dates").glob("*/files.json")}
+    assert shown == set(nights.snapshot().nights())
+
+
 def test_report_writes_the_page_and_says_where(nights: Lake) -> None:
     found = json.loads(said("report", nights.job_path, "2026-11-19", "--json"))
     conforms(found, "report")
