@@ -221,6 +221,7 @@ class JsonLines(lines.TextSource):
     def tables(
         self, storage: Storage, piece: Piece, schema: pa.Schema, size: int, lost: Unreadable
     ) -> Iterator[pa.Table]:
+        schema = pa.schema([field.with_nullable(True) for field in schema])
         for field in schema:
             try:
                 _read(b"{}", pa.schema([field]))
