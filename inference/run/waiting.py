@@ -244,7 +244,8 @@ def keep_failure(request: RunRequest, error: BaseException, step: str) -> None:
         elif not isinstance(error, Interrupted | TakenBack) and (request.check_owner() is not None or request.dated):
             ended = of_error(error, step, publish=request.publish, engine=request.engine)
             if ended is not None:
-                record_run(request)
+                with suppress(StorageError):  # one that cannot be read may be what ended the run
+                    record_run(request)
                 content = json.dumps({"job": request.job.name, **encode(ended)}).encode()
                 request.storage.write(join(request.run_uri, _NOTE), content)
 
