@@ -197,8 +197,8 @@ def keeping(request: RunRequest) -> Iterator[Callable[[str], None]]:
     def keep(sentence: str) -> None:
         nonlocal kept
         with suppress(StorageError, JobError):
-            request.check_owner()
-            record_run(request)
+            if request.check_owner() is not None:  # of a wait nothing is left in a free output
+                record_run(request)
             told = Waits(request.job.name, sentence, holder, utc())
             request.storage.write(uri, to_bytes(told))
             kept = True
