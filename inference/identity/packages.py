@@ -259,7 +259,8 @@ def installed_packages(names: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for name in names:
         with suppress(metadata.PackageNotFoundError, OSError, ValueError, KeyError, TypeError):
-            found |= {name: version} if (version := metadata.version(name)) else {}  # None of a damaged installation
+            if version := metadata.version(name):  # None of a damaged installation
+                found[name] = version
     return found
 
 

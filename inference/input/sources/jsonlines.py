@@ -12,7 +12,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from functools import partial
+from functools import cache, partial
 
 import numpy as np
 import pyarrow as pa
@@ -130,6 +130,16 @@ def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
     return cast
 
 
+@cache
+def _refused(kind: pa.DataType) -> str:
+    """Why Arrow cannot read values of a type from JSON; empty if it can."""
+    try:
+        _read(b"{}", pa.schema([("value", kind)]))
+    except pa.ArrowNotImplementedError as error:
+        return str(error)
+    return ""
+
+
 def _read_as(kind: pa.DataType) -> pa.DataType:
     """The type as which Arrow reads values to cast, also those inside lists and structs: dates and times as text, lists
     of a fixed length as lists, floats as float64, of which none is too large unseen.
@@ -223,11 +233,9 @@ class JsonLines(lines.TextSource):
     ) -> Iterator[pa.Table]:
         schema = pa.schema([field.with_nullable(True) for field in schema])
         for field in schema:
-            try:
-                _read(b"{}", pa.schema([field]))
-            except pa.ArrowNotImplementedError as error:
-                said = f"{piece.uri}: column {field.name!r} cannot be read from JSON, {expected_type(field)}: {error}"
-                raise SchemaMismatch(said) from error
+            if why := _refused(field.type):
+                said = f"{piece.uri}: column {field.name!r} cannot be read from JSON, {expected_type(field)}: {why}"
+                raise SchemaMismatch(said)
         for where, line, block in self.of_piece(storage, piece, size):
             yield parsed(where, line, block, schema, lost)
 

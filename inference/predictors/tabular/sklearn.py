@@ -157,7 +157,7 @@ class _Estimator:
             )
         self._classes = None if self._method == "predict" else classes
         if self._method == "predict_proba":
-            features.of_classes(classes, self._outputs)
+            features.of_classes(classes, self._outputs)  # outputs that do not fit are refused before a batch is scored
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: the features in the model's order."""
