@@ -3,7 +3,7 @@
 A request for each row, under the job's limits, with OpenAI's own client. The client's own retries are off: here all
 requests share one policy. What the endpoint says is wrong with a row costs that row; what it says is wrong with all,
 ends the run. A busy endpoint (429) is left alone by all requests for as long as it says, or until one is answered. A
-request that fails, or is refused as too much, while others are answered costs its row; if none is answered, the
+request that fails, or is refused as too much, while another row is answered costs its row; if none is answered, the
 endpoint is gone, and the shard is tried again later.
 """
 
@@ -13,7 +13,7 @@ import asyncio
 import os
 import random
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -159,6 +159,7 @@ class Endpoint(Requests):
         self._answered_at = 0.0
         self._told_until = 0.0
         self._pause_until, self._pause_from = 0.0, 0
+        self._control: dict[str, Any] | None = None
         import openai
 
         # Of the second kind are what the client makes of an answer that is no JSON, or has no vector.
@@ -182,11 +183,39 @@ class Endpoint(Requests):
             return {**self._fixed, "messages": self.prompt.messages(row)}
         return {**self._fixed, "input" if self._api == EMBEDDINGS else "prompt": self.prompt.text(row)}
 
+    def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
+        made = super().requests(rows)
+        if not self._answered:
+            self._control = next((each for each in reversed(made) if not isinstance(each, Exception)), None)
+        return made
+
     def read(self, request: Any, answer: Answer) -> dict[str, Any]:
         return self.reader.row(answer)
 
     async def answer(self, request: Any) -> Answer:
-        """Ask until there is an answer, or it is clear that there is none."""
+        """Ask until there is an answer, or it is clear that there is none. If none was answered meanwhile, one more
+        request says whose fault that is: where few requests are underway, a row that fails holds up all the others.
+        """
+        try:
+            return await self._answer(request)
+        except EndpointFailed as error:
+            if await self._answers_another(request):
+                raise PromptInvalid(f"the endpoint answers another row, and not this one ({error})") from None
+            raise
+
+    async def _answers_another(self, request: Any) -> bool:
+        """Whether the endpoint answers the row that it answered last or, if it has answered none, one of the same
+        batch.
+        """
+        if self._control is None or self._control == request:
+            return False
+        try:
+            await self._ask(self._control)
+        except self._faults:
+            return False
+        return True
+
+    async def _answer(self, request: Any) -> Answer:
         tried, began, answered = 0, time.monotonic(), self._answered
         refusals = _Refusals(answered, self._refused, answered)
         while True:
@@ -203,7 +232,7 @@ class Endpoint(Requests):
                 self._refuse(error, status)
                 last = error
             else:
-                self._answered += 1
+                self._answered, self._control = self._answered + 1, request
                 self._answered_at = time.monotonic()
                 return replace(found, seconds=time.monotonic() - sent, retries=tried + refusals.own)
             tried += 1
@@ -231,7 +260,7 @@ class Endpoint(Requests):
         said = f"{tried} tries failed, the last with {type(error).__name__}: {_said(error)}"
         if self._answered > answered:
             return PromptInvalid(f"while other rows were answered, {said}")
-        return EndpointFailed(f"model.url: {self._url} answers no request: {said}")
+        return EndpointFailed(f"model.url: {self._url} does not answer: {said}")
 
     def _busy(self, error: Exception, refusals: _Refusals, began: float) -> float:
         """Count a request that is refused as too much (429). Returns the seconds until it may be sent again; the others

@@ -162,12 +162,12 @@ def test_a_request_that_hangs_is_asked_again() -> None:
 
 def test_an_endpoint_that_is_gone_costs_the_shard_and_not_its_rows() -> None:
     with asking(lambda _: fault(500, "broken")) as (server, model):
-        with pytest.raises(EndpointFailed, match=r"answers no request: 3 tries failed, the last with .*broken"):
+        with pytest.raises(EndpointFailed, match=r"does not answer: 3 tries failed, the last with .*broken"):
             ask(model, *(str(row) for row in range(40)))
         assert model.waiting == 0
-        assert len(server.asked) <= 3 * 40
+        assert len(server.asked) <= 4 * 40
     gone = product.Endpoint(model_job(job("http://127.0.0.1:9/v1")))
-    with pytest.raises(EndpointFailed, match="answers no request: 3 tries failed, the last with APIConnectionError"):
+    with pytest.raises(EndpointFailed, match="does not answer: 3 tries failed, the last with APIConnectionError"):
         ask(gone, "a")
 
 
@@ -182,6 +182,18 @@ def test_a_request_that_always_fails_while_others_are_answered_costs_its_row(sta
         assert re.search(r"while other rows were answered, 3 tries failed, .*killed", str(found.outputs["answer"][0]))
         assert found.outputs["answer"][1:] == list("ABCDEFGHIJKLMNOP")
         assert server.texts().count("bad") == 3
+
+
+@pytest.mark.parametrize("status", [500, 429])
+@pytest.mark.parametrize("texts", [("bad", "a", "b"), ("a", "b", "bad")], ids=["first", "last"])
+def test_a_row_that_always_fails_costs_itself_also_if_no_other_is_underway(status: int, texts: tuple[str, ...]) -> None:
+    def behave(asked: Asked) -> Reply:
+        return fault(status, "too much") if asked.text == "bad" else upper(asked)
+
+    with asking(behave, requests_in_flight=1, retry={"stall_s": 1}) as (_, model):
+        found = dict(zip(texts, ask(model, *texts).outputs["answer"], strict=True))
+        assert isinstance(found.pop("bad"), PromptInvalid)
+        assert found == {"a": "A", "b": "B"}
 
 
 def test_a_busy_endpoint_is_left_alone_by_all_for_as_long_as_it_says() -> None:
