@@ -219,25 +219,28 @@ class _Scoring:
         pieces = micro_batches(whole, self.model.size, skipped, singly)
         following = next(pieces, None)
         while (piece := following) is not None:
-            ready = self.scorer_of(piece)
             following = next(pieces, None)
-            if preparer and ahead and following is not None:
-                preparer.begin(following.table, following.rows)
-            yield from self.rows(piece, ready)
+            yield from self.rows(piece, following if ahead else None)
         if preparer:
             preparer.start(())
         return self.scored(whole.rows)
 
-    def scorer_of(self, piece: Slice) -> ScoreRows:
-        """What scores these rows."""
-        preparer = self.model.preparer
-        return preparer.take(piece.table, piece.rows) if preparer else self.model.scorer
+    def scorer_of(self, piece: Slice, following: Slice | None) -> ScoreRows:
+        """What scores these rows. Those that follow begin to be prepared behind them."""
+        if (preparer := self.model.preparer) is None:
+            return self.model.scorer
+        score = preparer.take(piece.table, piece.rows)
+        if following is not None:
+            preparer.begin(following.table, following.rows)
+        return score
 
-    def rows(self, piece: Slice, ready: ScoreRows | None = None, around: str = "") -> Generator[Ahead, None, None]:
+    def rows(
+        self, piece: Slice, following: Slice | None = None, half: bool = False, around: str = ""
+    ) -> Generator[Ahead, None, None]:
         """Score rows as one batch, or as several if memory does not suffice; in halves where a batch raises.
 
-        ready: scores a whole micro-batch; None for a half of one. around: what is wrong with the largest unaligned
-        batch around the rows, as a sentence.
+        following: the micro-batch to prepare meanwhile. half: of a micro-batch that raised. around: what is wrong with
+        the largest unaligned batch around the rows, as a sentence.
         """
         size = self.model.size
         before = size.most, size.forced
@@ -245,9 +248,11 @@ class _Scoring:
         while done < everything:
             fitting = min(everything - done, size.most)
             now = piece if fitting == everything else piece.part(done, done + fitting)
+            # Nothing of these rows is prepared before they are named, unless rows before them are scored meanwhile: a
+            # row may end the process while it is prepared.
             yield now.ahead(self.model.name)
-            score = ready if ready and now is piece else self.scorer_of(now)
-            outcome = _attempt(score, now.table, self.model.types)
+            outcome = _attempt(self.scorer_of(now, following), now.table, self.model.types)
+            following = None
             several = len(now.rows) > 1
             if isinstance(outcome, _Raised) and outcome.memory and several:
                 size.force((len(now.rows) + 1) // 2)
@@ -259,7 +264,7 @@ class _Scoring:
                     self.fail(now.rows[row], raised.failure)
                 self.cuts.whole += several
             elif several:
-                self.cuts.batches += ready is not None
+                self.cuts.batches += not half
                 yield from self._halves(now, outcome, around)
             else:
                 if outcome.memory:
@@ -275,9 +280,9 @@ class _Scoring:
         named = f"rows {self.at(batch.rows[0])} to {self.at(batch.rows[-1])}"
         if raised.unaligned:
             around = around or f"{raised.unaligned} ({named})"
-        failed, half = len(self.failures), (len(batch.rows) + 1) // 2
-        yield from self.rows(batch.part(0, half), around=around)
-        yield from self.rows(batch.part(half, len(batch.rows)), around=around)
+        failed, middle = len(self.failures), (len(batch.rows) + 1) // 2
+        yield from self.rows(batch.part(0, middle), half=True, around=around)
+        yield from self.rows(batch.part(middle, len(batch.rows)), half=True, around=around)
         if len(self.failures) == failed:
             self.cuts.broke(named, raised.failure.said, around if raised.unaligned else "")
 

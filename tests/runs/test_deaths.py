@@ -103,6 +103,29 @@ def test_rows_that_kill_their_process_are_found_and_quarantined(lake: Lake) -> N
     assert len({record["worker"] for record in deaths}) <= 3 + 3 + 5
 
 
+KILLS_PREPARED = """
+import os
+
+def prepare(batch):
+    if {50, 2100} & set(batch["x"].tolist()):
+        os._exit(1)
+    return batch
+
+def score(batch):
+    return {"score": batch["x"] * 2}
+"""
+
+
+@pytest.mark.parametrize("cpus", [1, 2], ids=["in the thread that scores", "in a thread beside it"])
+def test_a_row_that_ends_the_process_while_it_is_prepared_costs_itself_alone(lake: Lake, cpus: int) -> None:
+    """Not the rows before it, which are scored while it is prepared."""
+    lake.write_model(KILLS_PREPARED)
+    preprocess = {"uses": "model:prepare"}
+    lake.ready(preprocess=preprocess, model__batch_size=100, resources={"actors": 1, "cpus": cpus}).run()
+    assert [row["id"] for row in lake.quarantined()["input"]] == [50, 2100]
+    assert len(lake.published()) == 7998
+
+
 ONE_OF_TWO_KILLS = """
 import os
 
