@@ -17,7 +17,7 @@ from itertools import chain
 from nightjar.inference.records import Failed, RowFailure
 
 MAX_CULPRITS = 16
-"""The most rows of one shard that may kill their process; with more the shard is given up."""
+"""The most rows of one shard that may kill their process under one command; with more the shard is given up."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +79,7 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
     number, failed_tries, deaths = 1, 0, 0
     crumbs, singly = False, None
     skip: list[Rows] = []
+    known = 0
     for index, failed in enumerate(chain(earlier, failures)):
         number += 1
         if failed.terminal:
@@ -91,7 +92,7 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
             if failed.rows == 1 and singly is not None and _holds(singly, failed):
                 why = failed.message if failed.cause != "ProcessDied" else ""
                 skip.append(Rows(failed.uri, failed.row, 1, why, failed.model))
-                singly, deaths = None, 0
+                singly, deaths, known = None, 0, known + (index < len(earlier))
             elif failed.rows:
                 # One death may be an accident, even with a micro-batch of one row.
                 singly = Rows(failed.uri, failed.row, failed.rows, model=failed.model)
@@ -99,7 +100,7 @@ def next_attempt(failures: Sequence[Failed], attempts: int, earlier: Sequence[Fa
             return GivenUp(failed, f"failed {failed_tries} times: {failed.message}")
         if deaths >= deaths_allowed(attempts):
             return GivenUp(failed, f"its process died {deaths} times and no single row is to blame: {failed.message}")
-        if len(skip) > MAX_CULPRITS:
+        if len(skip) - known > MAX_CULPRITS:
             return GivenUp(failed, f"more than {MAX_CULPRITS} of its rows kill their process")
     return Attempt(number, crumbs, singly, tuple(skip))
 

@@ -82,6 +82,14 @@ def test_too_many_killers_give_the_shard_up() -> None:
     assert len(failures) <= 2 * (MAX_CULPRITS + 1) + 1
 
 
+def test_a_shard_that_was_given_up_for_its_killers_is_tried_again_by_the_next_command() -> None:
+    """What it knows of those rows is kept; as many others may be found."""
+    _, earlier = rides(lambda attempt: ride(set(range(500)), 500, 100, attempt))
+    found = next_attempt([], 3, earlier)
+    assert isinstance(found, Attempt)
+    assert {each.row for each in found.skip} == set(range(MAX_CULPRITS + 1))
+
+
 @given(st.lists(events, min_size=1, max_size=400), st.integers(1, 20))
 def test_no_chain_of_failures_is_endless(chain: list[Failed], attempts: int) -> None:
     """Whatever happens, in whatever order, the end is bounded by what the job allows and `MAX_CULPRITS`."""
