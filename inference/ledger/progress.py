@@ -165,7 +165,7 @@ class Progress:
             self.flow_run = writer.flow_run
             self.first_start = self.last_end = 0.0
             self.usage_before = self.usage_before if again else self.usage
-            self.spent, self.failed_s = NOTHING_SPENT, 0.0
+            self.spent, self.failed_s, self.retries = NOTHING_SPENT, 0.0, 0
 
     def _plan(self, line: Planned) -> None:
         """The plan says how much there is and is done. Failures under an earlier plan count, too."""
@@ -173,8 +173,8 @@ class Progress:
         self.done_shards, self.counts = line.done_shards, line.counts
         self._count()
         self.reused_shards, self.reused_rows = self.done_shards, self.counts.rows_in
-        self.retries, self.first_start, self.last_end = 0, 0.0, 0.0
-        self.spent, self.failed_s = NOTHING_SPENT, 0.0
+        self.first_start = self.last_end = 0.0
+        self.spent, self.failed_s, self.retries = NOTHING_SPENT, 0.0, 0
 
     def _receipt(self, line: Receipt) -> None:
         self.done_shards += 1

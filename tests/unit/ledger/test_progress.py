@@ -187,6 +187,12 @@ def test_the_seconds_of_failed_attempts_are_added_up_in_each_score_step() -> Non
     assert (again.failed_attempts, again.failed_s) == (3, 1.5)
 
 
+def test_repeated_requests_are_those_of_the_shards_that_this_command_committed() -> None:
+    earlier = folded(opened("score"), SCORED)
+    assert earlier.retries == 2
+    assert folded(opened("score", "n2"), replace(SCORED, shard="s2", retries=1), start=earlier).retries == 1
+
+
 def test_a_step_that_scores_takes_over_what_is_done_and_another_does_not() -> None:
     before = folded(opened("score"), replace(PLANNED, done_shards=0, counts=NO_COUNTS))
     scored = folded(SCORED, start=before)
@@ -199,6 +205,7 @@ def test_a_step_that_scores_takes_over_what_is_done_and_another_does_not() -> No
         "reused_rows": 1000,
         "first_start": 0.0,
         "last_end": 0.0,
+        "retries": 0,
     }
     assert changed(scored, folded(Closed(), start=scored)) == {}
 
