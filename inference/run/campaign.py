@@ -66,7 +66,7 @@ class Campaign:
     watch: Stopwatch = field(default_factory=lambda: Stopwatch("actors"))
     """The seconds of this step by the parts of `Account`."""
     workers: int = 0
-    """The most workers that scored in one pass."""
+    """The most workers that scored at once."""
     first_event_at: float = 0.0
     """When the first event of a worker arrived, in seconds since 1970; 0 before."""
     _silent_passes: int = 0
@@ -132,7 +132,9 @@ class Campaign:
         """Run one pass; charge the shards that it started and that have no result."""
         underway = Underway()
         ended = self._follow(pending, underway)
-        self.workers = max(self.workers, len(underway.workers))
+        # One that was lost is replaced within the pass, and counts once.
+        scored = min(len(underway.workers), self.spec.job.resources.max_actors)
+        self.workers = max(self.workers, scored)
         for death in underway.deaths(ended):
             self._charge(death)
         self.flush()

@@ -89,6 +89,7 @@ def test_a_row_that_kills_its_process_is_found_and_quarantined(lake: Lake) -> No
     assert len({record["worker"] for record in deaths(lake)}) <= 3 + 1
     assert (lake.folder / "killed").exists()
     assert ran.scored.progress.failed_attempts == len(deaths(lake))
+    assert ran.scored.workers == 1, "those that took the place of another cost nothing more"
     wait_until(lambda: ray.available_resources().get("CPU") == 2, 5, "every CPU is free again")
 
     assert_the_last_words_are_kept(lake)
