@@ -223,6 +223,8 @@ def _take(job: Job, answers: Any, patience_s: float) -> Outcome | Ready | None:
         if not job.resources.runtime_env.pip:
             raise ClusterLost(f"Ray cannot set up a process of the cluster: {clip(str(error))}") from error
         raise JobError(f"resources.runtime_env.pip: Ray cannot install it: {clip(str(error))}") from error
+    except ray.exceptions.NodeDiedError as error:
+        raise ClusterLost(f"the node on which preflight loaded the model was lost: {clip(str(error))}") from error
     except _LOST as error:
         raise WorkLost("ended its process (exit, signal or out of memory)", died=True) from error
     return found
