@@ -208,6 +208,7 @@ class AcceptingWorker(ShardWorker):
             self._over = True  # before the next shard has its turn
             raise
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            self.claimed()  # the next shard's receipt must not have it
             return partial(with_time, self.failed(running, error), self.spent())
         return partial(self._finish, running, joined, scored, self.ceilings(), self.claimed(), self.spent())
 

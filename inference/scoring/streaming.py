@@ -33,7 +33,7 @@ from nightjar.inference.scoring.attempts import JoinedPieces, Running
 from nightjar.inference.scoring.microbatches import drained, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
-from nightjar.inference.usage import NO_USAGE
+from nightjar.inference.usage import NO_USAGE, NOTHING_SPENT, Spent
 
 MOST_OPEN = 32
 """The most shards that are underway at once, however few rows they have: each is in memory, and lost with the
@@ -75,6 +75,11 @@ class StreamingWorker(ShardWorker):
             else:
                 many.append(each)
         yield from _Stream(self).events(many)
+
+    def spent(self) -> Spent:
+        """Nothing, also for suspects: the account of such a run would divide all of its time by theirs."""
+        super().spent()
+        return NOTHING_SPENT
 
 
 class _GivenUp(BaseException):

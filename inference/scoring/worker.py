@@ -263,6 +263,7 @@ class ShardWorker(Worker):
                 yield running.at_rows(shard.pieces[0].uri, shard.pieces[0].first_row)
             assembly = Assembly(self.spec, shard, joined, scored)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
+            self.claimed()  # the next shard's receipt must not have it
             yield self.failed(running, error)
             return None
         return self.writer.submit(self.write, running, assembly, self.ceilings(), self.claimed())

@@ -14,6 +14,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import yaml
 
 import steps
 import steps as run
@@ -27,7 +28,8 @@ from nightjar.inference.records import Event, Failed, Receipt
 from nightjar.inference.scoring import attempts
 from nightjar.inference.scoring.assignment import Assignment
 from nightjar.inference.scoring.streaming import StreamingWorker
-from support import Lake, is_true, wait_until
+from nightjar.inference.usage import NOTHING_SPENT
+from support import ONCE, Lake, is_true, wait_until
 
 ROWS, SHARD = 60, 10
 
@@ -494,9 +496,11 @@ def test_a_hang_before_any_row_is_asked_ends_the_process_and_is_named(
 def test_a_hang_in_the_preprocess_costs_its_row(lake: Lake, server: Server) -> None:
     lake.write_model(HANGS)
     limits = {"retry__stall_s": 5, "retry__max_quarantined": 0.1}
-    ready(lake, server, preprocess={"uses": "model:prep", "placement": "fused"}, **limits).run(engine="local")
+    preprocess = {"uses": "model:prep", "placement": "fused"}
+    ran = ready(lake, server, preprocess=preprocess, **limits).run(engine="local")
     (lost,) = lake.quarantined().to_dict("records")
     assert (lost["_row"], lost["error"]) == (25, "ProcessDied")
+    assert ran.scored.progress.spent == NOTHING_SPENT, "of rows that are asked for side by side no time is one shard's"
     assert lost["message"].startswith("Stalled: no progress for retry.stall_s = 5 s, in prep")
 
 
@@ -609,3 +613,34 @@ def content(path: Path) -> bytes:
 def committed(lake: Lake) -> set[str]:
     """The shards with a receipt."""
     return {record["shard"] for record in lake.records() if record["t"] == "receipt"}
+
+
+SHORT_ONCE = (
+    ONCE
+    + '''
+def score(batch):
+    """The length of each text; once, when the test says so, a value is missing."""
+    short = (Path(__LIVE__) / "later").exists() and len(batch["text"]) > 1 and once("tried")
+    return {"n": [len(text) for text in batch["text"]][short:]}
+'''
+)
+
+
+def test_what_an_attempt_that_failed_took_is_in_no_receipt(lake: Lake, server: Server) -> None:
+    """Not in that of the shard after it, either."""
+
+    def behave(asked: Asked) -> Reply:
+        if any(record["t"] == "packages" for record in lake.records()):  # preflight is over
+            (lake.folder / "later").touch()
+        return upper(asked)
+
+    server.behave = behave
+    lake.write_model(SHORT_ONCE)
+    ready(lake, server)
+    asks = {**yaml.safe_load(lake.job_path.read_text())["model"], "name": "ask", "features": ["text"]}
+    measures = {"name": "measure", "uses": "model:score", "features": ["text"], "outputs": {"n": "int64"}}
+    lake.write_job(input__shard_rows=SHARD, models=[asks, measures], model=None, carry=["id"])
+    with pytest.raises(ShardsFailed, match="1 of 6 shards has no result"):
+        lake.run(engine="local")
+    receipts = [record["usage"] for record in lake.records() if record["t"] == "receipt"]
+    assert [each["requests"] for each in receipts] == [SHARD] * 5
