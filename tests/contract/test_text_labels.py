@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from lazily import skip_without
+from lazily import lazily, skip_without
 from modeljobs import model_job
 from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.model import Job
@@ -18,9 +18,11 @@ from nightjar.inference.predictors.adapter import adapter_of
 from nightjar.inference.scoring.assignment import BatchSize
 from nightjar.inference.scoring.microbatches import drained
 from predicting import score_table
-from textmodels import save_model, sentences, text_job, transformers
+from textmodels import POSITIONS, SPECIAL, WIDTH, WORDS, save_model, save_tokenizer, sentences, text_job, transformers
 
 skip_without("tokenizers", reason="pip install 'nightjar-batch[transformers]'")
+
+torch = lazily("torch")
 
 TEXTS = sentences(60)
 LABELS = {0: "bad", 1: "so so", 2: "good"}
@@ -136,6 +138,38 @@ def test_an_encoder_without_a_classifier_is_refused(tmp_path: Path, uses: str) -
     )
     with pytest.raises(JobError, match=message):
         made(job, pa.table({"text": TEXTS}))
+
+
+@pytest.mark.parametrize("pad", [0, -1, None])
+def test_a_model_that_reads_the_last_token_knows_the_padding_of_its_tokenizer(tmp_path: Path, pad: int | None) -> None:
+    """Whatever its configuration says of padding."""
+    sizes = {"hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    sizes |= {"vocab_size": len(SPECIAL) + len(WORDS), "max_position_embeddings": POSITIONS, "initializer_range": 0.3}
+    torch.manual_seed(1)
+    config = transformers.LlamaConfig(**sizes, pad_token_id=0, id2label=LABELS)
+    model = transformers.LlamaForSequenceClassification(config)
+    model.config.pad_token_id = pad
+    model.save_pretrained(tmp_path / "model")
+    save_tokenizer(tmp_path / "model", pad_token="[SEP]", model_input_names=["input_ids", "attention_mask"])
+    job = classifies(tmp_path, outputs={"scores": "float32[3]"})
+    together = made(job, pa.table({"text": TEXTS}))["scores"]
+    alone = [made(job, pa.table({"text": [text]}))["scores"][0] for text in TEXTS[:20]]
+    assert together[:20] == [pytest.approx(each, abs=1e-5) for each in alone]
+
+
+@pytest.mark.parametrize("kind", ["FNet", "XLNet"])
+def test_a_model_that_reads_padding_is_refused(tmp_path: Path, kind: str) -> None:
+    sizes = {"FNet": {"num_hidden_layers": 1, "intermediate_size": 64}, "XLNet": {"n_layer": 1, "n_head": 2}}
+    config = getattr(transformers, f"{kind}Config")(
+        vocab_size=len(SPECIAL) + len(WORDS), hidden_size=WIDTH, d_model=WIDTH, id2label=LABELS, **sizes[kind]
+    )
+    getattr(transformers, f"{kind}ForSequenceClassification")(config).save_pretrained(tmp_path / "model")
+    mask = ["attention_mask"] if kind == "XLNet" else []
+    save_tokenizer(tmp_path / "model", model_input_names=["input_ids", "token_type_ids", *mask])
+    with pytest.raises(
+        JobError, match=rf"^model\.path: \S*/model is a {kind}ForSequenceClassification, which reads the p"
+    ):
+        made(classifies(tmp_path), pa.table({"text": TEXTS}))
 
 
 # ---- zero-shot ------------------------------------------------------------------------------------------------

@@ -26,8 +26,9 @@ def load_text_model(job: ModelJob, folder: ModelFolder, auto: str) -> tuple[Any,
         model = load_model(job, folder, getattr(transformers, auto))
         _check_reads_only(job, folder, model)
         tokenizer = _tokenizer(folder, transformers.AutoTokenizer)
-    if model.config.pad_token_id is None:  # models that read the last token look for it
-        model.config.pad_token_id = tokenizer.pad_token_id
+    # Models that read the last token look for the one before the padding, which is the tokenizer's.
+    for config in {id(each): each for each in (model.config, model.config.get_text_config())}.values():
+        config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
 
 

@@ -16,6 +16,7 @@ import pyarrow as pa
 import torch
 
 from nightjar.inference.arrow_types import is_text
+from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
 from nightjar.inference.predictors.tabular import features
@@ -200,8 +201,13 @@ class TextModel:
         """
         self._place = device_of_job(job)
         model, tokenizer = load_text_model(job, folder, auto)
-        limit = limit_of(job, folder, model, max_length or tokenizer.model_max_length)
         known = {*tokenizer.model_input_names} & {*inspect.signature(model.forward).parameters}
+        if "attention_mask" not in known or getattr(model.config, "summary_type", "") == "last":  # as FNet; as XLNet
+            raise JobError(
+                f"model.path: {folder.named} is a {type(model).__name__}, which reads the padding of shorter texts as "
+                f"their words; the {job.model.uses} adapter takes models that read an attention mask"
+            )
+        limit = limit_of(job, folder, model, max_length or tokenizer.model_max_length)
         self._model, self._pad = model.to(self._place), tokenizer.pad_token_id
         self._takes = tuple(name for name in _INPUTS if name in known)
         self._budget = _budget(job, self._place.type == "cuda")
