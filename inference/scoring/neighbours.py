@@ -33,8 +33,8 @@ def differences(
     Two numbers agree if |a - b| ≤ tolerance × (1 + |a|). Null agrees with null, and NaN with NaN. Values other than
     floats must be equal; those in lists, tensors and structs are compared in the same way.
 
-    noise: above 0, floats also agree if |a - b| ≤ noise × the largest |a| of the column, integers if most of them are
-    equal, and texts, structs and lists of several lengths always: rounding makes another label of one at a tie.
+    noise: above 0, floats also agree if |a - b| ≤ noise × the largest |a| of the column, and integers, texts, structs
+    and lists of several lengths if most of them do: rounding makes another label of one at a tie.
     """
     a, b = before.combine_chunks(), after.combine_chunks()
     if len(a) != len(b):
@@ -47,19 +47,24 @@ def _differences(a: pa.Array, b: pa.Array, tolerance: float, noise: float) -> tu
     if a.type == b.type:
         if pa.types.is_floating(a.type):
             return _float_differences(a, b, tolerance, noise)
-        if is_list(a.type) and (not noise or pa.types.is_fixed_size_list(a.type)):
+        if pa.types.is_fixed_size_list(a.type):
             return _list_differences(a, b, tolerance, noise)
-        if pa.types.is_struct(a.type) and not noise:
-            return _struct_differences(a, b, tolerance)
-    if noise and not pa.types.is_integer(a.type):
-        return np.zeros(len(a), dtype=bool), 0.0
+        if is_list(a.type) or pa.types.is_struct(a.type):
+            inside = _list_differences if is_list(a.type) else _struct_differences
+            differs, greatest = inside(a, b, tolerance, noise)
+            return _unless_few(differs, noise), greatest
     try:
         unequal = pc.fill_null(pc.not_equal(a, b), False)
     except pa.ArrowNotImplementedError:
         pairs = zip(a.to_pylist(), b.to_pylist(), strict=True)
-        return np.array([repr(x) != repr(y) for x, y in pairs], dtype=bool), 0.0
+        return _unless_few(np.array([repr(x) != repr(y) for x, y in pairs], dtype=bool), noise), 0.0
     differs = np.asarray(pc.or_(unequal, pc.not_equal(pc.is_null(a), pc.is_null(b))))
-    return differs & (not noise or differs.sum() * 2 > len(a)), 0.0
+    return _unless_few(differs, noise), 0.0
+
+
+def _unless_few(differs: np.ndarray, noise: float) -> np.ndarray:
+    """Which rows differ; with noise none, unless most do."""
+    return differs & (not noise or differs.sum() * 2 > len(differs))
 
 
 def _plain(array: pa.Array) -> pa.Array:
@@ -68,11 +73,11 @@ def _plain(array: pa.Array) -> pa.Array:
     return array.dictionary_decode() if isinstance(array, pa.DictionaryArray) else array
 
 
-def _struct_differences(a: pa.Array, b: pa.Array, tolerance: float) -> tuple[np.ndarray, float]:
+def _struct_differences(a: pa.Array, b: pa.Array, tolerance: float, noise: float) -> tuple[np.ndarray, float]:
     differs = np.asarray(pc.is_null(a)) != np.asarray(pc.is_null(b))
     greatest = 0.0
     for one, other in zip(a.flatten(), b.flatten(), strict=True):
-        within, most = _differences(one, other, tolerance, 0.0)
+        within, most = _differences(one, other, tolerance, noise)
         differs, greatest = differs | within, max(greatest, most)
     return differs, greatest
 

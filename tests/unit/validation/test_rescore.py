@@ -73,6 +73,27 @@ def test_every_type_is_compared_by_value(
     assert differing(kind, before, after) == rows
 
 
+@pytest.mark.parametrize(
+    ("kind", "one", "other"),
+    [
+        (pa.int64(), 1, 2),
+        (pa.string(), "a", "b"),
+        (pa.list_(pa.string()), ["a"], ["a", "b"]),
+        (pa.struct([("label", pa.string())]), {"label": "a"}, {"label": "b"}),
+        (pa.list_(pa.struct([("label", pa.string()), ("score", pa.float32())])), [], [{"label": "a", "score": 1.0}]),
+    ],
+    ids=str,
+)
+def test_beside_noise_values_without_a_distance_differ_where_most_of_them_do(
+    kind: pa.DataType, one: Any, other: Any
+) -> None:
+    """A tie makes another label of one; a model that depends on the batch makes others of most."""
+    before = pa.chunked_array([pa.array([one] * 4, kind)])
+    for changed, rows in ((2, []), (3, [0, 1, 2])):
+        after = pa.chunked_array([pa.array([other] * changed + [one] * (4 - changed), kind)])
+        assert differences(before, after, 0.0, 0.05)[0].nonzero()[0].tolist() == rows
+
+
 def test_floats_may_differ_by_the_tolerance_and_no_more() -> None:
     """Relative to 1 + size: |a - b| ≤ 0.01 × (1 + |a|)."""
     before, after = [0.0, 0.0, 100.0, 100.0, INF], [0.0099, 0.0101, 101.0, 101.02, 1e30]
