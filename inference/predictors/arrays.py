@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any
 
 import numpy as np
@@ -72,7 +73,9 @@ def _rounded(column: pa.Array | pa.ChunkedArray) -> bool:
 
 
 def to_array(column: Any) -> Array:
-    """A column of any kind of batch as an array; masked values become NaN, or None beside objects."""
+    """A column of any kind of batch as an array; masked values become NaN, or None beside objects. A list becomes an
+    array of objects, but for numbers and times, in one shape: numpy would make texts of what is beside a text.
+    """
     if isinstance(column, pa.Array | pa.ChunkedArray):
         return to_numpy(column)
     if isinstance(column, np.ma.MaskedArray) and np.ma.is_masked(column):
@@ -80,7 +83,18 @@ def to_array(column: Any) -> Array:
         masked: Any = column.astype(float if numbers else object)
         filled: Array = masked.filled(np.nan if numbers else None)
         return filled
-    return np.asarray(column)
+    return _of_list(column) if isinstance(column, list | tuple) else np.asarray(column)
+
+
+def _of_list(values: Sequence[Any]) -> Array:
+    with suppress(ValueError):  # of several shapes
+        plain: Array = np.asarray(values)
+        if plain.dtype.kind in NUMERIC + "mM":
+            return plain
+    found = np.empty(len(values), dtype=object)
+    for row, value in enumerate(values):
+        found[row] = value
+    return found
 
 
 def joined(column: pa.ChunkedArray) -> pa.Array:

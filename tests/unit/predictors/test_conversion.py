@@ -19,6 +19,7 @@ from nightjar.inference.arrow_types import arrow_type
 from nightjar.inference.errors import OutputInvalid
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.predictors import conversion, load_scorer
+from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.conversion import to_arrow
 from nightjar.inference.scoring.assignment import BatchSize
 from nightjar.inference.scoring.microbatches import drained
@@ -336,3 +337,14 @@ def test_a_null_integer_comes_through_a_predictor(
     table = pa.table({"h": pa.array(values, kind)})
     done = drained(score_table(table, load_scorer(model_job(job), None), BatchSize(size), job.models[0].output_types()))
     assert (done.outputs["y"].to_pylist(), done.failures) == (values, ())
+
+
+def test_a_list_keeps_its_items_as_they_are() -> None:
+    """numpy alone would write a missing value as a text, cut zeros off bytes, and refuse items of several shapes."""
+    missing, turns = float("nan"), [[{"role": "user"}], [{"role": "user"}, {"role": "assistant"}]]
+    for given in (["a", missing], ["a", 1], [b"a\0", b"b"], turns, [np.zeros(2), np.zeros(3)]):
+        found = to_array(given)
+        assert (found.dtype, found.shape) == (object, (2,))
+        assert all(one is other for one, other in zip(found, given, strict=True))
+    for numbers in ([1, 2], [1.0, missing], [[1.0, 2.0], [3.0, 4.0]], [True, False]):
+        np.testing.assert_array_equal(to_array(numbers), np.array(numbers))
