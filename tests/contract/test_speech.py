@@ -68,6 +68,14 @@ def test_a_recording_that_is_none_costs_its_row_and_no_other(folder: Path) -> No
             {"options": {"sampling_rate": 8000}},
             r"model\.options\.sampling_rate: 8000, and .* takes 16000 samples a sec",
         ),
+        (
+            {"job": {"input": {"uri": "in/", "format": "audio", "options": {"sample_rate": 8000}}}},
+            r"input\.options\.sample_rate: write 16000, ",
+        ),
+        (
+            {"job": {"input": {"uri": "in/", "format": "audio"}}, "options": {"sampling_rate": RATE}},
+            r"input\.options\.sample_rate: write 16000, ",
+        ),
         ({"options": {"language": "de"}}, r"model\.options\.language: only Whisper has a choice"),
         ({"options": {"task": "sing"}}, r"model\.options\.task: 'sing' is not one of transcribe, translate"),
     ],
@@ -90,9 +98,9 @@ def test_what_is_made_is_one_text(folder: Path) -> None:
 
 def test_columns_that_are_no_sound_are_refused_before_the_model_is_loaded(folder: Path) -> None:
     job = job_of(folder)
-    for kind in (pa.float32(), pa.string(), pa.binary()):
+    for kind in (pa.float32(), pa.string(), pa.binary(), pa.list_(pa.int16())):
         with pytest.raises(
-            JobError, match=r"^model\.features: 'a' is \w+, and the speech-recognition adapter takes lis"
+            JobError, match=r"^model\.features: 'a' is \S.*, and the speech-recognition adapter takes lis"
         ):
             adapter_of(model_job(job)).check_columns(model_job(job), pa.schema([("a", kind)]))
     adapter_of(model_job(job)).check_columns(model_job(job), table_of(SOUNDS).schema)

@@ -22,7 +22,7 @@ import torch
 from nightjar.inference.errors import JobError
 from nightjar.inference.input.sources.image import eight_bits
 from nightjar.inference.job.modeljob import ModelJob
-from nightjar.inference.predictors.arrays import NUMERIC, Array, to_array
+from nightjar.inference.predictors.arrays import Array, to_array
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.tabular.ontorch import device_of_job
 from nightjar.inference.predictors.transformers.labels import LabelHead
@@ -192,8 +192,14 @@ class Transcriber:
                 feature_extractor=loaded(folder, transformers.AutoFeatureExtractor, "the processor of "),
                 device=device,
             )
-        rate = self._pipeline.feature_extractor.sampling_rate
-        if (asked := options.get("sampling_rate", rate)) != rate:
+        rate, source = self._pipeline.feature_extractor.sampling_rate, job.whole.input
+        asked = options.get("sampling_rate", rate)
+        if source.format == "audio" and job.preprocess is None and source.options.get("sample_rate") != rate:
+            raise JobError(
+                f"input.options.sample_rate: write {rate}, to which all recordings are resampled; {folder.named} takes "
+                "so many samples a second"
+            )
+        if asked != rate:
             raise JobError(
                 f"model.options.sampling_rate: {asked}, and {folder.named} takes {rate} samples a second; convert the "
                 "recordings in a preprocess"
@@ -239,8 +245,9 @@ def _samples(name: str, value: Any) -> Array:
     if value is None:
         raise ValueError(f"feature {name!r} has a null, which is no recording")
     samples = np.asarray(value)
-    if samples.dtype.kind not in NUMERIC or samples.ndim != 1 or not len(samples):
+    if samples.dtype.kind != "f" or samples.ndim != 1 or not len(samples):
         raise ValueError(
-            f"feature {name!r} holds {samples.dtype} of shape {samples.shape}, and not the samples of one channel"
+            f"feature {name!r} holds {samples.dtype} of shape {samples.shape}, and not the samples of one channel, "
+            "floats from -1 to 1"
         )
     return samples.astype(np.float32)

@@ -14,12 +14,13 @@ from typing import Any
 
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import is_list
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import Option, choice, flag, number, text, texts, whole
 from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.tabular import features
-from nightjar.inference.predictors.tabular.features import is_number_or_list, is_text_or_categories
+from nightjar.inference.predictors.tabular.features import is_text_or_categories
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import POOLINGS, look, recipe_of
 from nightjar.inference.tensors import is_tensor_type
@@ -84,8 +85,8 @@ IMAGE = Rows(
 )
 SOUND = Rows(
     takes="sound",
-    fits=lambda kind: is_number_or_list(kind) and not pa.types.is_primitive(kind),
-    only="lists of samples, numbers from -1 to 1",
+    fits=lambda kind: is_list(kind) and pa.types.is_floating(kind.value_type),
+    only="lists of samples, floats from -1 to 1",
     reads={"processor": True},
     counted=("transformers", "tokenizers"),
     computes="mediapredictors",
