@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -199,13 +199,30 @@ def check_schema(schema: Mapping[str, Any]) -> None:
     """Check that a schema is one of an object."""
     from jsonschema.exceptions import SchemaError
     from jsonschema.validators import validator_for
+    from referencing.exceptions import Unresolvable
 
+    kind = validator_for(dict(schema))
     try:
-        validator_for(dict(schema)).check_schema(dict(schema))
+        kind.check_schema(dict(schema))
+        for reference in _references(schema):
+            kind(dict(schema)).evolve(schema={"$ref": reference}).is_valid(None)
     except SchemaError as error:
         raise JobError(f"model.json_schema: {error.message} (at {error.json_path})") from None
+    except Unresolvable as error:
+        raise JobError(f"model.json_schema: $ref: {error.ref!r} is not in the schema") from None
     if schema.get("type") != "object" or not isinstance(schema.get("properties"), Mapping):
         raise JobError('model.json_schema: must be of an object: {"type": "object", "properties": {…}}')
+
+
+def _references(schema: object) -> Iterator[str]:
+    """What a schema refers to: the library follows a reference when it checks an answer, and raises then."""
+    if isinstance(schema, Mapping):
+        if isinstance(reference := schema.get("$ref"), str):
+            yield reference
+        schema = list(schema.values())
+    if isinstance(schema, list):
+        for part in schema:
+            yield from _references(part)
 
 
 def _check_whole(answer: Answer, before: str) -> None:

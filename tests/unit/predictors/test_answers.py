@@ -189,6 +189,14 @@ def test_outputs_that_no_answer_has_are_errors_of_the_job(
     ("schema", "said"),
     [
         ({"type": "array"}, "model.json_schema: must be of an object"),
+        (
+            {
+                "type": "object",
+                "properties": {"a": {"anyOf": [{"$ref": "#/$defs/Sentment"}]}},
+                "$defs": {"Sentiment": {}},
+            },
+            r"model.json_schema: \$ref: '/\$defs/Sentment' is not in the schema",
+        ),
         ({"type": "object", "properties": {"a": {"type": "numbr"}}}, "model.json_schema: 'numbr' is not valid"),
     ],
 )
