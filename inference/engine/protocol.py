@@ -61,6 +61,7 @@ class Engine(Protocol):
         """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
 
         A shard that was started and has no receipt when the pass ends has died. Closing the iterator ends the pass.
+        attempts: all with crumbs, or none.
 
         Raises:
             PassEnded: The pass itself could not go on.

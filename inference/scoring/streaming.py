@@ -68,13 +68,9 @@ class StreamingWorker(ShardWorker):
 
     def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """As `Worker.process`."""
-        many: list[Assignment] = []
-        for each in assignments:
-            if each.attempt.crumbs:
-                yield from super().process([each])  # batch by batch
-            else:
-                many.append(each)
-        yield from _Stream(self).events(many)
+        block = list(assignments)
+        suspects = block[0].attempt.crumbs  # which are scored batch by batch
+        yield from super().process(block) if suspects else _Stream(self).events(block)
 
     def spent(self) -> Spent:
         """Nothing, also for suspects: the account of such a run would divide all of its time by theirs."""

@@ -208,13 +208,12 @@ class ShardWorker(Worker):
             running = following
             upcoming = self._next(ahead)
             # Nothing else is read or written while a suspect is scored, because it may kill the process.
-            alone = running.alone or (upcoming is not None and upcoming.attempt.crumbs)
-            following = None if alone else (yield from self._begin(upcoming))
+            following = None if running.alone else (yield from self._begin(upcoming))
             result = yield from self.score_shard(running)
             yield from self.written()
             if result is not None:
                 self._behind = running, result
-            if alone:
+            if running.alone:
                 yield from self.written()
                 following = yield from self._begin(upcoming)
         yield from self.written()

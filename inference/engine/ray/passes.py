@@ -23,7 +23,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 from ray.data import ActorPoolStrategy, DataContext, from_blocks
 
 from nightjar.inference.engine.protocol import NO_EVENT, TICK_S
@@ -124,16 +123,13 @@ def _blocks(shards: pa.Table, attempts: Sequence[Attempt], actors: int) -> list[
     how = pa.array([json.dumps(to_json(each)) if each.crumbs else "" for each in attempts], pa.string())
     numbers = pa.array([each.number for each in attempts], pa.int32())
     table = shards.append_column("attempt", numbers).append_column("how", how)
-    alone = [index for index, attempt in enumerate(attempts) if attempt.crumbs]
-    others = table.filter(pc.equal(how, ""))
-    blocks = [table.slice(index, 1) for index in alone]
-    return blocks + _largest_first(others, min(MAX_BLOCKS, BLOCKS_PER_ACTOR * actors))
+    if attempts[0].crumbs:
+        return [table.slice(index, 1) for index in range(len(attempts))]
+    return _largest_first(table, min(MAX_BLOCKS, BLOCKS_PER_ACTOR * actors))
 
 
 def _largest_first(shards: pa.Table, most: int) -> list[pa.Table]:
     """Blocks of about as many rows each. A shard whose rows are counted as it is read counts as the largest one."""
-    if not shards.num_rows:
-        return []
     rows = shards["rows"].to_numpy()
     rows = np.maximum(np.where(rows == UNKNOWN, rows.max(), rows), 1)
     # By powers of two: shards that are about as large stay in the order of their files.
@@ -149,26 +145,13 @@ def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) ->
     """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
 
     A shard that was started and has no receipt when the pass ends has died. Closing the iterator ends the pass.
-    Suspects never go through the CPU stage: after the others, an actor does all their steps.
+    Suspects never go through the CPU stage: an actor does all their steps.
 
     Raises:
         PassEnded: Ray gave up on the pass itself.
     """
-    alone = [attempt.crumbs for attempt in attempts]
-    workers = stage_workers(spec.job)
-    if not workers or all(alone):
-        yield from _run(spec, shards, attempts, _fused)
-        return
-    for chosen, made in ((False, functools.partial(_staged, workers=workers)), (True, _fused)):
-        some = shards.filter(pa.array([each == chosen for each in alone]))
-        if some.num_rows:
-            yield from _run(spec, some, [attempt for attempt in attempts if attempt.crumbs == chosen], made)
-
-
-def _run(
-    spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt], made: Callable[..., Any]
-) -> Generator[list[Event], None, None]:
-    """Run one dataset. made: makes it from the spec, the shards and the attempts."""
+    workers = 0 if attempts[0].crumbs else stage_workers(spec.job)
+    made = functools.partial(_staged, workers=workers) if workers else _fused
     if os.environ.get(ALONE):
         do_without_helpers()
     # Ray Data logs a traceback for each lost task, which the ledger reports better; and a handler that keeps such a
@@ -191,7 +174,7 @@ def _fused(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> A
     """The dataset in which an actor does every step of a shard; nothing waits behind a suspect."""
     need = spec.job.resources
     blocks = _blocks(shards, attempts, need.max_actors)
-    suspects = any(attempt.crumbs for attempt in attempts)
+    suspects = attempts[0].crumbs
     most = 1 if any(attempt.singly for attempt in attempts) or (suspects and len(blocks) <= FEW) else need.max_actors
     pool = ActorPoolStrategy(
         min_size=min(need.min_actors, most, len(blocks)),
