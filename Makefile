@@ -116,7 +116,8 @@ mutants: $(VENV)/.installed-dev  ## Whether the unit tests find small faults put
 check: $(VENV)/.installed-dev  ## ruff and mypy, strict
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	MYPYPATH=$(VENV)/typing $(BIN)/mypy --num-workers auto -p nightjar.inference -p nightjar.flows
+	MYPYPATH=$(VENV)/typing:benchmarks:tests/tools:tests/helpers $(BIN)/mypy --num-workers auto -p nightjar.inference -p nightjar.flows \
+	  $(patsubst %.py,-m %,$(notdir $(wildcard benchmarks/*.py tests/tools/*.py)))
 
 docs: $(VENV)/.installed-dev  ## The documents as a site with a search, in site/; a link that leads nowhere is an error
 	$(BIN)/zensical build --strict

@@ -24,11 +24,14 @@ def score(job: peer.Asked) -> None:
             self.model = torch.export.load(path).module()
             peer.is_ready(job.ready)
 
-        @daft.method.batch(return_dtype=daft.DataType.float32(), batch_size=job.batch_size)
+        @daft.method.batch(  # type: ignore[untyped-decorator]
+            return_dtype=daft.DataType.float32(), batch_size=job.batch_size
+        )
         def predict(self, *columns: daft.Series) -> np.ndarray:
             features = np.stack([column.to_arrow().to_numpy(zero_copy_only=False) for column in columns], axis=1)
             with torch.inference_mode():
-                return self.model(torch.from_numpy(features)).numpy()
+                found: np.ndarray = self.model(torch.from_numpy(features)).numpy()
+                return found
 
     model = Model(job.model)
     rows = daft.read_parquet(str(job.data / "rows"))

@@ -24,6 +24,7 @@ from nightjar_job import write_job
 from nightjar.inference import predictors
 from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.records import Receipt
+from nightjar.inference.run import resume
 from nightjar.inference.run import scoring as run
 from nightjar.inference.run.request import RunRequest, make_request, worker_spec
 from nightjar.inference.scoring import memory
@@ -43,7 +44,7 @@ def request_of(asked: peer.Asked, folder: Path, share: float) -> RunRequest:
 def measure(request: RunRequest, shards: int) -> float:
     """Score this number of shards. Returns the nanoseconds of CPU of a row, without loading the model."""
     found = run.discover(request)
-    plan = run.plan(request, found).plan
+    plan = resume.plan(request, found).plan
     spec = worker_spec(request, found.schema, revision=f"{request.run_uri}/r1", rows=found.rows)
     worker = ShardWorker(spec, predictors.load_scorer(model_jobs(request.job)[0], str(request.job.models[0].path)))
     work = [Assignment(shard) for _, shard in zip(range(shards), plan.shards(), strict=False)]

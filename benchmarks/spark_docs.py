@@ -36,7 +36,8 @@ def model_of(job: peer.Asked) -> Callable[[], Callable[[np.ndarray], np.ndarray]
 
         def predict(features: np.ndarray) -> np.ndarray:
             with torch.inference_mode():
-                return model(torch.from_numpy(features.astype(np.float32, copy=False))).numpy()
+                found: np.ndarray = model(torch.from_numpy(features.astype(np.float32, copy=False))).numpy()
+                return found
 
         return predict
 

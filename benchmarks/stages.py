@@ -17,6 +17,7 @@ import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -152,7 +153,7 @@ def bench(name: str, peers: list[str], repeat: int, work: Path) -> dict[str, lis
 def tell(name: str, runs: dict[str, list[Ran]]) -> None:
     """Print a case's table, and Nightjar's speed as a multiple within a repeat."""
     rows = CASES[name].rows
-    lines = {
+    lines: dict[str, tuple[str, Callable[[Ran], float]]] = {
         "rows/s": ("{:.0f}", lambda run: rows / run.steady_s),
         "first preprocess to last file, s": ("{:.1f}", lambda run: run.steady_s),
         "of it before the model's first call, s": ("{:.1f}", lambda run: run.loaded_s),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import stages_case
 import yaml
@@ -23,7 +24,7 @@ def write_job(job: stages_case.Asked) -> Path:
     shutil.copy(Path(__file__).with_name(f"{STEPS}.py"), folder)
     case, notes = job.case, {"notes": str(job.notes)}
     staged = job.placement == "staged"
-    content = {
+    content: dict[str, Any] = {
         "name": "stages",
         "input": {"uri": f"{job.data}/", "format": case.source},
         "preprocess": {

@@ -6,6 +6,7 @@ Each is made in a process of its own: `python benchmarks/weights_models.py KIND 
 from __future__ import annotations
 
 import json
+import math
 import sys
 import warnings
 from collections.abc import Callable
@@ -44,7 +45,7 @@ Make = Callable[[Path, int], Section]
 
 def width_of(size: int, item: int = 4) -> int:
     """The width of square layers that together have so many bytes."""
-    return round((size / LAYERS / item) ** 0.5)
+    return round(math.sqrt(size / LAYERS / item))
 
 
 # ---- torch ---------------------------------------------------------------------------------------------------
@@ -149,7 +150,7 @@ def onnx_one(folder: Path, size: int, beside: bool = False) -> Section:
     graph = helper.make_graph(nodes, "net", [takes], [gives], weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
     (folder / "model").mkdir()
-    aside = {"save_as_external_data": True, "location": "model.onnx.data"} if beside else {}
+    aside: dict[str, Any] = {"save_as_external_data": True, "location": "model.onnx.data"} if beside else {}
     onnx.save(model, folder / "model" / "model.onnx", **aside)
     return {"uses": "onnx", "path": "model"}
 

@@ -13,7 +13,7 @@ from inspect import cleandoc, getsource
 from itertools import pairwise
 from pathlib import Path
 from textwrap import dedent
-from typing import Any
+from typing import Any, cast
 
 from pydantic import TypeAdapter
 from pydantic.json_schema import GenerateJsonSchema
@@ -71,8 +71,8 @@ class _Printed(GenerateJsonSchema):
         # What a record inherits is said by the records that it extends.
         said = [cleandoc(each.__doc__ or "") for each in schema["cls"].__mro__ if is_dataclass(each)]
         made["description"] = "\n\n".join(said)
-        for each in schema["cls"].__mro__:
-            for name, text in _said_of_fields(each).items() if is_dataclass(each) else ():
+        for each in filter(is_dataclass, schema["cls"].__mro__):
+            for name, text in _said_of_fields(each).items():
                 made["properties"][name].setdefault("description", text)
         seldom = {each.name for each in fields(schema["cls"]) if SELDOM.items() <= each.metadata.items()}
         if required := [name for name in made.pop("required", ()) if name not in seldom]:
@@ -89,9 +89,9 @@ class _Printed(GenerateJsonSchema):
         return self.generate_inner(schema["schema"])
 
 
-def _said_of_fields(record: type) -> dict[str, str]:
+def _said_of_fields(record: object) -> dict[str, str]:
     """The docstrings under a record's own fields, by their names."""
-    (source,) = ast.parse(dedent(getsource(record))).body
+    (source,) = ast.parse(dedent(getsource(cast(type, record)))).body
     assert isinstance(source, ast.ClassDef)
     return {
         field.target.id: cleandoc(said.value.value)
