@@ -21,6 +21,9 @@ with 31 each float32, and each integer of 32 bits, has a bin of its own.
 MOST_BINS = 256
 """The most bins of a column whose bins are finer than the coarsest."""
 
+_SOME = 4096
+"""Values that say how fine the bins of more of them can be at most."""
+
 _SPARSE = 16
 """Keys that lie this many times further apart than there are of them are sorted; others have a counter each."""
 
@@ -107,7 +110,12 @@ class Bins(Tally):
     @classmethod
     def holding(cls, values: np.ndarray) -> Bins:
         """The bins of finite float64 values."""
-        return cls.of(keys_of(values))._few()
+        # Bins that are too many for some of the values are not counted for all, which would sort them.
+        some = values[:: max(1, len(values) // _SOME)]
+        bits = cls.holding(some).bits if len(some) < len(values) else FINEST
+        found = cls.of(keys_of(values, bits))
+        found.bits = bits
+        return found._few()
 
     def merge(self, other: Tally) -> None:
         assert isinstance(other, Bins)

@@ -156,7 +156,11 @@ def test_bins_are_in_the_order_of_the_values_and_hold_them(values: list[float], 
 
 
 @given(
-    st.lists(st.tuples(st.floats(-1e12, 1e12), st.floats(0, 10), st.integers(1, 400)), min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.floats(-1e12, 1e12), st.floats(0, 10), st.integers(1, 400) | st.just(20_000)),
+        min_size=1,
+        max_size=8,
+    ),
     st.data(),
 )
 def test_bins_are_as_fine_as_the_values_allow_in_whatever_order_they_are_added(
@@ -167,7 +171,7 @@ def test_bins_are_as_fine_as_the_values_allow_in_whatever_order_they_are_added(
     whole, pieces = Bins.holding(values), Bins()
     for piece in np.array_split(random.permutation(values), data.draw(st.integers(1, 9))):
         pieces.merge(Bins.holding(piece))
-    assert pieces.values() == whole.values()
+    assert pieces.values() == whole.values() == Bins.holding(np.sort(values)).values()
     assert whole.counts.sum() == len(values)
     assert len(whole.keys) <= MOST_BINS or whole.bits == COARSEST
     if whole.bits < FINEST:
