@@ -217,6 +217,8 @@ class BucketStorage:
         return found
 
     def _head(self, uri: str) -> ObjectMeta:
+        if not self._key(uri):  # S3 would answer for the bucket
+            raise FileNotFoundError(uri)
         try:
             return obstore.head(self._once, self._key(uri))
         except (sdk.GenericError, sdk.PermissionDeniedError) as error:

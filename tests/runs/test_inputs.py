@@ -120,6 +120,21 @@ def test_names_on_object_storage_are_taken_as_they_are(lake: Lake, server: S3Ser
     assert sorted(zip(found["_file"], found["id"], strict=True)) == sorted(wanted)
 
 
+@pytest.mark.parametrize("end", ["", "/"])
+def test_a_whole_bucket_is_input_and_output(lake: Lake, server: S3Server, end: str) -> None:
+    into, out = (server.create_bucket(f"{name}-{len(end)}") for name in ("whole-input", "whole-output"))
+    storage = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
+    lake.write_model()
+    lake.write_job(input__uri=into + end, output__uri=out + end)
+    sink = pa.BufferOutputStream()
+    pq.write_table(of(range(3)), sink)
+    storage.write(f"{into}/a.parquet", sink.getvalue())
+    lake.run(storage=storage)
+    (uri,) = data_files(storage, out, None)
+    assert uri.startswith(f"{out}/runs/2026-11-19/r1/data/")
+    assert pq.read_table(storage.open(uri))["id"].to_pylist() == [0, 1, 2]
+
+
 # ---- files that are bad -------------------------------------------------------------------------------------
 
 

@@ -17,7 +17,7 @@ import pytest
 
 from nightjar.inference.errors import AlreadyExists, Denied, JobError, Missing, StorageError, Transient
 from nightjar.inference.input.files import input_files
-from nightjar.inference.input.listing import takes_in
+from nightjar.inference.input.listing import matching, takes_in
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.storage.bucket import fault_of
 from nightjar.inference.storage.credentials import StorageSettings
@@ -209,6 +209,17 @@ def test_what_is_not_there_is_missing(storage: LakeStorage, folder: str) -> None
         storage.copy(join(folder, "none"), join(folder, "target"))
     assert listed(storage, join(folder, "none")) == []
     storage.delete([join(folder, "none")])
+
+
+def test_a_bucket_is_a_folder(server: S3Server, storage: LakeStorage) -> None:
+    """Whose name alone the server answers, too: as input it has its objects, and is no file."""
+    bucket = server.create_bucket("whole")
+    storage.write(join(bucket, "a.csv"), b"id\n1\n")
+    for uri in (bucket, f"{bucket}/"):
+        for call in (storage.stat, storage.open):
+            with pytest.raises(Missing):
+                call(uri)
+        assert [entry.uri for entry in matching(storage, uri)] == [join(bucket, "a.csv")]
 
 
 def test_a_bucket_that_is_not_there_is_missing(storage: LakeStorage) -> None:
