@@ -62,6 +62,20 @@ def _parts(uri: str, real: Callable[[str], str]) -> tuple[str, list[str]]:
     return root, [each for each in path.split("/") if each]
 
 
+def as_url(uri: str, where: str = "") -> str:
+    """A location for a library that takes it for a URL, as delta-rs, also of a path, and Lance.
+
+    Raises:
+        JobError: The library would look at another place. where: what the message begins with.
+    """
+    if found := re.search(r"\\|%[0-9a-fA-F]{2}" if is_local(uri) else r"[\\#?]|%[0-9a-fA-F]{2}", uri):
+        raise JobError(
+            f"{where}{uri}: with {found[0]!r} in it the table's library would look at another place; choose a place "
+            "without it"
+        )
+    return uri
+
+
 # ---- signed URLs --------------------------------------------------------------------------------------------
 
 _SIGNING = {

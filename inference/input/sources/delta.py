@@ -21,6 +21,7 @@ from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import whole
 from nightjar.inference.messages import clip
+from nightjar.inference.storage.locations import as_url
 from nightjar.inference.storage.protocol import Storage, join
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class Delta(TableSource):
         from deltalake.exceptions import DeltaError, TableNotFoundError
 
         try:
-            table = DeltaTable(self.uri, storage_options=storage.options(self.uri))
+            table = DeltaTable(as_url(self.uri, "input.uri: "), storage_options=storage.options(self.uri))
         except TableNotFoundError:
             return None
         newest = table.version()

@@ -28,7 +28,8 @@ from nightjar.inference.input.sources.protocol import Description, bound, needin
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import whole as number
 from nightjar.inference.records import Piece
-from nightjar.inference.storage.protocol import Entry, Storage, join
+from nightjar.inference.storage.locations import as_url
+from nightjar.inference.storage.protocol import Entry, Storage, is_local, join
 
 if TYPE_CHECKING:
     from lance import LanceDataset, LanceFragment
@@ -137,9 +138,8 @@ class Lance(SnapshotSource[Fragment]):
         """
         from lance import dataset
 
-        opened = partial(
-            dataset, self.uri, storage_options=storage.options(self.uri), metadata_cache_size_bytes=_CACHE_BYTES
-        )
+        uri = self.uri if is_local(self.uri) else as_url(self.uri, "input.uri: ")
+        opened = partial(dataset, uri, storage_options=storage.options(uri), metadata_cache_size_bytes=_CACHE_BYTES)
         wanted = int(number) if number else self.version or None
         try:
             return opened(wanted)

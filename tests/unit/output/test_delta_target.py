@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import subprocess
 import sys
@@ -292,6 +293,16 @@ def test_names_that_a_delta_table_cannot_have_are_refused(
 def test_a_table_elsewhere_is_refused(uri: str, output: str) -> None:
     """Its parts would have to be read and written for it."""
     with pytest.raises(JobError, match=r"must be where output\.uri is"):
+        DeltaTarget(LakeStorage(), uri, output, "").check(pa.schema([]), NIGHT)
+
+
+@pytest.mark.parametrize(
+    "uri", ["/a%20b/t", "/a\\b/t", "s3://b/a#b/t", "s3://b/a?b/t", "s3://b/a%23b/t", "s3://b/a\\b/t"]
+)
+def test_a_place_that_delta_rs_takes_for_another_is_refused(uri: str) -> None:
+    """Its log would lie elsewhere than its parts, and readers who name the place find nothing there."""
+    output = "s3://b/out" if uri.startswith("s3") else "/out"
+    with pytest.raises(JobError, match=f"{re.escape(uri)}: with"):
         DeltaTarget(LakeStorage(), uri, output, "").check(pa.schema([]), NIGHT)
 
 
