@@ -62,12 +62,12 @@ def fault_of(error: Exception, uri: str) -> StorageError:
 
 def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
     """Convert an error by its HTTP status. Only here is a message read: obstore gives the status nowhere else."""
-    text, status = str(error), status_of(error)
+    text, status, code = str(error), status_of(error), _code_of(error)
     if _ROLE.search(text) and status < 500:
         how = _SIGNING_IN[uri.partition(":")[0]]
         return Transient(f"{uri}: no credentials found, nor a role of this machine: {said(error)}; {how}")
-    # S3 answers an expired session token with 400, like a malformed request.
-    if status in {401, 403} or re.search(rf"<Code>({_OVER}|InvalidToken)</Code>", text):
+    # S3 answers an expired session token with 400, like a malformed request, and a deletion that it refuses with 200.
+    if status in {401, 403} or re.fullmatch(rf"{_OVER}|InvalidToken|AccessDenied", code):
         return _denied(error, uri)
     if status == 404:
         return Missing(f"{uri}: no such bucket")
@@ -79,10 +79,9 @@ def _by_status(error: sdk.GenericError, uri: str) -> StorageError:
         return Transient(f"{uri}: {said(error)}; check its address and this machine's network")
     if status in {408, 429} or (status >= 500 and status != 501):  # 501 does not pass
         return Transient(f"{uri}: {said(error)}")
-    code = re.search(r"<Code>(\w+)</Code>", text)
-    why = f"{said(error)} ({code[1]})" if code else said(error)
+    why = f"{said(error)} ({code})" if code else said(error)
     # S3 answers 400 if a body came too slowly.
-    if code and code[1] in {"RequestTimeout", "RequestTimeoutException"}:
+    if code in {"RequestTimeout", "RequestTimeoutException"}:
         return Transient(f"{uri}: {why}")
     return StorageError(f"{uri}: {why}")
 
@@ -93,16 +92,21 @@ def status_of(error: Exception) -> int:
     return int(match[1]) if match else 0
 
 
+def _code_of(error: Exception) -> str:
+    """S3's code in an answer, also for one object of a bulk delete; empty if there is none."""
+    match = re.search(r"<Code>(\w+)</Code>|\(code: (\w+)\)", str(error))
+    return match[1] or match[2] if match else ""
+
+
 def _denied(error: Exception, uri: str) -> Denied:
-    reason = re.search(r"<Code>(\w+)</Code>", str(error))
-    if reason and re.fullmatch(_OVER, reason[1]):
+    code = _code_of(error)
+    if re.fullmatch(_OVER, code):
         return Denied(
-            f"{uri}: the credentials have expired ({reason[1]}); get new ones where the run starts and repeat the "
+            f"{uri}: the credentials have expired ({code}); get new ones where the run starts and repeat the "
             "command: what is committed is kept"
         )
     return Denied(
-        f"{uri}: {reason[1] if reason else said(error)}; "
-        "check the credentials and what they are allowed to do with this bucket"
+        f"{uri}: {code or said(error)}; check the credentials and what they are allowed to do with this bucket"
     )
 
 

@@ -36,6 +36,7 @@ from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.storage.retrying import RetryingStorage
 from proxy import (
     Action,
+    Answer,
     Exchange,
     FaultProxy,
     answer_lost,
@@ -514,3 +515,20 @@ def test_what_is_forbidden_is_denied_at_once(
     with pytest.raises(Denied, match=f"s3://wrong.*{expected}"):
         OPERATIONS[operation].call(storage, filled)
     assert len(proxy.sent()) <= 2
+
+
+def test_a_deletion_that_is_refused_with_status_200_is_denied_at_once(
+    storage: LakeStorage, proxy: FaultProxy, filled: str
+) -> None:
+    """S3 answers a bulk delete so: each object has a code of its own."""
+
+    def refused(exchange: Exchange) -> None:
+        keys = re.findall(rb"<Key>.*?</Key>", exchange.body)
+        errors = b"".join(b"<Error>%s<Code>AccessDenied</Code><Message>No.</Message></Error>" % key for key in keys)
+        document = b"<DeleteResult>%s</DeleteResult>" % errors
+        exchange.reply(Answer(200, [("Content-Type", "application/xml")], document, len(document)))
+
+    proxy.on(refused, "POST", times=None)
+    with pytest.raises(Denied, match=r"s3://wrong.*: AccessDenied; check the credentials"):
+        storage.delete([join(filled, "small"), join(filled, "big")])
+    assert len(proxy.sent("POST")) == 1
