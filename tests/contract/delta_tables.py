@@ -67,3 +67,8 @@ def compact(uri: str, options: dict[str, str]) -> None:
 def delete(uri: str, options: dict[str, str], date: str) -> None:
     """Some other program deletes the rows of a date."""
     DeltaTable(uri, storage_options=options).delete(f"date = DATE '{date}'")
+
+
+def restore(uri: str, options: dict[str, str], version: int) -> None:
+    """A person puts the table back."""
+    DeltaTable(uri, storage_options=options).restore(version)

@@ -39,9 +39,9 @@ from support import HELPERS, Lake, conforms
 
 KINDS: dict[str, Any] = {"delta": delta_tables}
 """The kind of a table → the module that reads it: READERS by name, `numbers`, `make_foreign`; and changes it as another
-program does: `append`, `compact`, `delete`."""
+program does: `append`, `compact`, `delete`, `restore`."""
 
-NIGHT, LATER = "2026-11-18", "2026-11-19"
+NIGHT, LATER, LATEST = "2026-11-18", "2026-11-19", "2026-11-20"
 
 
 def test_every_kind_of_table_is_held_to_the_contract() -> None:
@@ -255,6 +255,22 @@ def test_a_table_that_says_a_lost_publication_shows_those_that_are_left(local: S
         Path(local.uri, "publications", f"0000000{number}.json").unlink()
     assert local.commit() == []
     assert local.says(f"{NIGHT} r1", f"{LATER} r1"), "nothing is known to be published, so nothing is taken away"
+
+
+def test_a_table_that_was_put_back_is_mended_by_who_commits_to_tables(local: Shown) -> None:
+    """It says the newest publication all the same. What another program put together stays so."""
+    for night, revision in ((LATER, 1), (NIGHT, 1), (NIGHT, 2), (LATEST, 1)):
+        local.publish(night, revision)
+        local.commit()
+    local.foreign("restore", 1)
+    assert local.says(f"{NIGHT} r1", f"{LATER} r1")
+    assert local.shown().publication == 4
+    assert local.commit(every=True) == []
+    assert local.says(f"{NIGHT} r2", f"{LATER} r1", f"{LATEST} r1")
+    local.foreign("compact")
+    files = list(local.storage.list(local.table.uri))
+    assert local.commit(every=True) == []
+    assert list(local.storage.list(local.table.uri)) == files
 
 
 # ---- several at once, and killed ----------------------------------------------------------------------------

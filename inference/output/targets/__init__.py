@@ -6,8 +6,8 @@ be killed, be repeated, and run in two commands at once: the next command sees f
 table that is several publications behind gets the newest one, in one transaction.
 
 A night that cannot be read, or does not fit into the table, is left out, and no other night suffers for that. The table
-has the number all the same, so what it lacks is then found by its dates. A run tries its own date again, `nightjar
-tables` all dates.
+has the number all the same, so what it lacks is then found by its dates. A run tries its own date again; `nightjar
+tables` compares all dates.
 
 If a date has several runs, a table has the same one as `dates/`.
 """
@@ -92,8 +92,10 @@ class Target(Protocol):
             JobError: Another program, or another output, made the table.
         """
 
-    def dates(self) -> set[str]:
-        """The dates that the table has files of, as `committed` found it."""
+    def dates(self) -> dict[str, bool]:
+        """The dates that the table has files of, as `committed` found it; and whether no other program has changed
+        these files, so that they can be compared with what is published.
+        """
 
     def commit(self, change: Change) -> list[Files] | None:
         """Change the table in one transaction, which also stores the number; none if the table has all of that already.
@@ -138,7 +140,7 @@ def _shown(storage: Storage, output: str, table: TableTarget) -> TableShown:
         target = opened(storage, output, table)
         number = target.committed()
         now = publish.newest(storage, output) if number else Snapshot(0)
-        missing = sorted(set(now.nights()) - target.dates())[-_SAID:] if now.number == number else []
+        missing = sorted(set(now.nights()).difference(target.dates()))[-_SAID:] if now.number == number else []
         nights = change(storage, output, number, now, missing).nights if missing else {}
     except (StorageError, JobError) as error:
         return TableShown(table.kind, table.uri, number, str(error))
@@ -152,7 +154,8 @@ def commit(
     """Commit what is published now to each table. Returns a sentence for each table that could not be changed, and for
     each night that a table does not show.
 
-    dates: those of which a night that an earlier commit left out is tried again; None for all.
+    dates: those of which a night that an earlier commit left out is tried again; None for all, and
+    their files are compared.
     """
     problems = []
     for table in tables:
@@ -171,9 +174,13 @@ def _commit(storage: Storage, output: str, table: TableTarget, dates: Collection
         committed, now = target.committed(), publish.newest(storage, output)
         if not now.number:
             return []
-        missing = set(now.nights()) - target.dates()
+        there = target.dates()
+        missing = set(now.nights()).difference(there)
         if dates is not None:
             missing.intersection_update(dates)
+        else:
+            # A restored table has files of an older publication, and says the number of the newest one all the same.
+            missing.update(date for date, unchanged in there.items() if unchanged)
         if committed == now.number and not missing:
             return []
         left = target.commit(change(storage, output, committed, now, missing))
@@ -189,8 +196,8 @@ def _sentences(left: list[Files]) -> list[str]:
 
 
 def change(storage: Storage, output: str, committed: int, now: Snapshot, missing: Collection[str] = ()) -> Change:
-    """What a table lacks that says the snapshot of number `committed`, 0 for none. missing: published dates that it has
-    no files of.
+    """What a table lacks that says the snapshot of number `committed`, 0 for none. missing: dates that
+    it may lack, too.
     """
     before = _said(storage, output, committed)
     nights, dates = now.nights(), sorted({*missing, *now.dates_unlike(before or Snapshot(0))})

@@ -95,12 +95,13 @@ class DeltaTarget:
             raise JobError(f"the Delta table at {self._uri} is not this output's; choose another place for the table")
         return version
 
-    def dates(self) -> set[str]:
-        if self._table is None:
-            return set()
-        files = self._files(self._table)
-        origins = self._origins(files)
-        return {date for path, (date, _) in files.items() if _OURS in origins[path]}
+    def dates(self) -> dict[str, bool]:
+        files = self._files(self._table) if self._table else {}
+        origins, found = self._origins(files), dict[str, bool]()
+        for path, (date, _) in files.items():
+            if _OURS in origins[path]:
+                found[date] = found.get(date, True) and _OWN.fullmatch(path) is not None
+        return found
 
     def commit(self, change: Change) -> list[Files] | None:
         nights, left = self._fitting(change)
