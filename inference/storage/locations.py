@@ -135,9 +135,12 @@ def remember(given: Mapping[str, str]) -> None:
 
 # ---- registries of models -----------------------------------------------------------------------------------
 
-HUB = re.compile(r"hf://(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[^/\s]+))?(?P<rest>/[^\s@]*)?")
-MODELS = re.compile(r"models:/(?P<id>[^/@\s]+)(?:/(?P<version>\d+)|@(?P<alias>[^/\s]+))(?P<rest>/[^\s]*)?")
-_RUNS = re.compile(r"runs:/(?P<id>[0-9a-f]+)(?P<rest>/[^\s]+)")
+# A file may have any name; without a revision before it an `@` in it is most often one at the wrong place.
+HUB = re.compile(
+    r"hf://(?P<id>[\w.-]+(?:/[\w.-]+)?)(?:@(?P<revision>[^/\s]+))?(?P<rest>(?(revision)/.*|/[^@]*))?", re.DOTALL
+)
+MODELS = re.compile(r"models:/(?P<id>[^/@]+)(?:/(?P<version>\d+)|@(?P<alias>[^/\s]+))(?P<rest>/.*)?", re.DOTALL)
+_RUNS = re.compile(r"runs:/(?P<id>[0-9a-f]+)(?P<rest>/.+)", re.DOTALL)
 COMMIT = re.compile(r"[0-9a-f]{40}")
 
 FORMS = "hf://org/name@revision, models:/name/7, models:/name@alias or runs:/id/path"

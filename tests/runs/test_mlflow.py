@@ -85,7 +85,7 @@ def register(client: Any, name: str, factor: int, folder: Path) -> tuple[str, st
     run = client.create_run("0").info.run_id
     (folder / "inner").mkdir(parents=True, exist_ok=True)
     (folder / "model.json").write_text(f'{{"factor": {factor}}}')
-    (folder / "inner" / "notes.txt").write_text("of this model")
+    (folder / "inner" / "notes of it@1.txt").write_text("of this model")
     client.log_artifacts(run, str(folder), "model")
     source = f"{client.get_run(run).info.artifact_uri}/model"
     return run, str(client.create_model_version(name, source, run).version)
@@ -112,19 +112,21 @@ def test_an_alias_is_a_version_from_the_runs_begin_on(client: Any, lake: Lake) -
 
 
 def test_the_files_of_a_version_and_of_a_run_are_read_as_they_were_logged(client: Any, tmp_path: Path) -> None:
-    run, version = register(client, "speed", 3, tmp_path)
+    run, version = register(client, "top speed", 3, tmp_path)
     storage = LakeStorage()
-    for root in (f"models:/speed/{version}", f"runs:/{run}/model"):
+    for root in (f"models:/top speed/{version}", f"runs:/{run}/model"):
         found = {each.uri.removeprefix(root): each.size for each in storage.list(f"{root}/")}
         assert found["/model.json"] == 13
-        assert found["/inner/notes.txt"] == 13
+        assert found["/inner/notes of it@1.txt"] == 13
         assert storage.read(f"{root}/model.json") == b'{"factor": 3}'
-        with storage.open(f"{root}/inner/notes.txt") as file:
+        with storage.open(f"{root}/inner/notes of it@1.txt") as file:
             assert file.read() == b"of this model"
-        assert storage.stat(f"{root}/inner/notes.txt").size == 13
+        assert storage.stat(f"{root}/inner/notes of it@1.txt").size == 13
         with pytest.raises(Missing):
             storage.stat(f"{root}/inner")
-    assert pinned(f"models:/speed/{version}/model.json") == f"models:/speed/{version}/model.json"
+    assert pinned(f"models:/top speed/{version}/model.json") == f"models:/top speed/{version}/model.json"
+    client.set_registered_model_alias("top speed", "champion", version)
+    assert pinned("models:/top speed@champion") == f"models:/top speed/{version}"
 
 
 def test_what_is_not_there_names_the_key(client: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

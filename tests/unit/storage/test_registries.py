@@ -91,6 +91,21 @@ def test_a_commit_is_read_like_any_other_storage(hub: Hub, tmp_path: Path) -> No
         storage.create(f"{root}/x", b"")
 
 
+def test_a_file_may_have_any_name(hub: Hub, tmp_path: Path) -> None:
+    repository = tmp_path / "odd"
+    files = ["logo@2x.png", "model.joblib", "plots/confusion matrix #1%.png"]
+    for name in files:
+        (repository / name).parent.mkdir(parents=True, exist_ok=True)
+        (repository / name).write_text(name)
+    hub.push("birds/odd", repository)
+    storage, root = LakeStorage(), pinned("hf://birds/odd")
+    assert {each.uri.removeprefix(f"{root}/"): storage.read(each.uri).decode() for each in storage.list(root)} == {
+        name: name for name in files
+    }
+    assert [file.name for file in take_model(storage, root).files] == files
+    assert pinned("hf://birds/odd@main/logo@2x.png") == f"{root}/logo@2x.png"
+
+
 def test_without_a_net_the_cache_is_used_and_what_is_not_there_is_said(
     hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -169,7 +184,18 @@ def test_a_missing_client_says_which_to_install(monkeypatch: pytest.MonkeyPatch)
 
 
 @pytest.mark.parametrize(
-    "path", ["hf://", "hf://a/b@", "hf:///x", "models:/", "models:/delay", "models:/delay@", "runs:/7", "runs:/"]
+    "path",
+    [
+        "hf://",
+        "hf://a/b@",
+        "hf://a/b/file@main",
+        "hf:///x",
+        "models:/",
+        "models:/delay",
+        "models:/delay@",
+        "runs:/7",
+        "runs:/",
+    ],
 )
 def test_a_path_that_names_no_model_is_refused_with_the_forms(lake: Lake, path: str) -> None:
     lake.ready(model__path=path)
