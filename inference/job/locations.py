@@ -22,6 +22,12 @@ _WITH_USER = re.compile(r"[a-zA-Z][\w+.-]*://[^/?#]*@")
 """The beginning of a location with somebody's name in it, and perhaps a password."""
 
 
+_PLACE = re.compile(r"(s3|gs|az)://[\w.:$-]+(/|$)", re.ASCII)
+_WEB = re.compile(r"https?://[\w.-]+(:\d{1,5})?([/?]|$)", re.ASCII)
+"""Locations with a bucket or a host. At other characters in it the client of S3 panics; a host beyond ASCII has two
+forms, and is no longer the one that the job names."""
+
+
 class _Date:
     """A logical time as `{date}` in a location: by itself the day, and with a format what that makes of the moment."""
 
@@ -93,9 +99,11 @@ def check_place(text: str, where: str, *, web: bool = False) -> None:
     filled, shown = _filled(text, where), location(text)
     if shown != text and not re.match("https?://", text):
         raise JobError(f"{where}: {shown} has a signature behind it, which only https:// has; write the signed URL")
-    if "://" in text and not re.match(r"(s3|gs|az)://[^/]" if not web else r"(s3|gs|az|https?)://[^/]", filled):
-        more = "; or https:// with a file" if web else ""
+    if "://" in text and not (_PLACE.match(filled) or (web and _WEB.match(filled))):
+        more = "; or https:// with a file (a host beyond ASCII as xn--…)" if web else ""
         raise JobError(f"{where}: {shown!r} is no place; write a path, or s3://, gs:// or az:// with a bucket{more}")
+    if re.match("https?://", text) and "#" in text:
+        raise JobError(f"{where}: {shown!r} has a #, and a web server is not asked for what follows it; write %23")
     if re.match("https?://", text) and filled.endswith("/"):
         raise JobError(f"{where}: {shown!r} is a folder of a web server, which lists no files; name each file")
     if re.match(r"https?://[^?#]*[*[]", filled):

@@ -129,7 +129,7 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
     "place of another kind": (
         {"input__uri": "ftp://host/data/"},
         r"{job}: input\.uri: 'ftp://host/data/' is no place; write a path, or s3://, gs:// or az:// with a bucket; "
-        r"or https:// with a file",
+        r"or https:// with a file \(a host beyond ASCII as xn--…\)",
     ),
     "folder of a web server": (
         {"input__uri": "https://host/data/"},
