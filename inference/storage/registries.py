@@ -181,6 +181,11 @@ def _hub_errors(uri: str) -> Iterator[None]:
         kind = Denied if status in {401, 403} else Transient
         raise kind(f"{uri}: the Hub answered {status}") from error
     except (httpx.TransportError, OSError) as error:
+        # An error of the network is httpx's, and of a download that was cut short one without an errno.
+        if isinstance(error, OSError) and error.errno is not None and not isinstance(error, ConnectionError):
+            raise StorageError(
+                f"{uri}: this machine's cache does not take it: {error}; HF_HUB_CACHE names another place for it"
+            ) from error
         raise Transient(f"{uri}: the Hub cannot be reached: {type(error).__name__}: {error}") from error
     except ValueError as error:
         raise StorageError(f"{uri}: {error}") from error

@@ -92,11 +92,17 @@ class WebStorage(ReadOnly):
 
     def _fetched(self, uri: str) -> pa.NativeFile:
         """The whole file, on this machine's disk until it is closed."""
-        kept = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
-        with self._answer(uri) as answer:
-            for block in answer.iter_raw(PART):
-                kept.write(block)
-        kept.seek(0)
+        try:
+            kept = tempfile.TemporaryFile()  # noqa: SIM115 (the caller closes it)
+            with self._answer(uri) as answer:
+                for block in answer.iter_raw(PART):
+                    kept.write(block)
+            kept.seek(0)
+        except OSError as error:  # those of the network are httpx's
+            raise StorageError(
+                f"{uri}: this machine's disk does not take it: {error}; the environment variable TMPDIR names another "
+                "place for it"
+            ) from error
         return pa.PythonFile(kept, mode="r")
 
     def _get(self, uri: str) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import subprocess
 import sys
 import time
@@ -186,6 +187,17 @@ class OneStep:
     def score(self, table: pa.Table) -> dict[str, pa.Array]:
         found: dict[str, pa.Array] = self(table)  # type: ignore[operator]
         return found
+
+
+@contextmanager
+def full_disk(most: int = 1 << 20) -> Iterator[None]:
+    """No file of this process takes more bytes than this: a limit of the process in place of a full disk."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (most, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @dataclass

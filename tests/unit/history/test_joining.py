@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import datetime as dt
 import re
-import resource
 from collections.abc import Iterable, Iterator, Sequence
 from decimal import Decimal
 from pathlib import Path
@@ -21,6 +20,7 @@ from nightjar.inference.history import joins
 from nightjar.inference.history.joinkeys import check_kinds, keys_of, shown
 from nightjar.inference.history.joins import Join
 from nightjar.inference.validation.evaluations import LabelsJoined
+from support import full_disk
 
 DAY, NOON = dt.date(2026, 11, 19), dt.datetime(2026, 11, 19, 12)
 BERLIN = pa.timestamp("s", "Europe/Berlin")
@@ -196,14 +196,9 @@ def test_many_divisions_find_what_pandas_finds(tmp_path: Path, monkeypatch: pyte
 
 
 def test_a_disk_that_takes_no_more_is_named(tmp_path: Path) -> None:
-    """A limit of the process in place of a full disk."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, hard))
-    try:
-        with pytest.raises(StorageError, match=rf"{tmp_path}/rows: .*; the environment variable TMPDIR names another"):
-            joined(tmp_path, night(range(10_000)), {"id": [1], "late": [1]})
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    said = rf"{tmp_path}/rows: .*; the environment variable TMPDIR names another"
+    with full_disk(4096), pytest.raises(StorageError, match=said):
+        joined(tmp_path, night(range(10_000)), {"id": [1], "late": [1]})
 
 
 def test_a_full_disk_is_no_reason_to_choose_another_output(tmp_path: Path) -> None:

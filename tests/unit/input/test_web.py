@@ -26,7 +26,7 @@ from nightjar.inference.storage import locations
 from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.locations import location
-from support import Lake
+from support import Lake, full_disk
 
 BODY = bytes(range(256)) * 12_000
 
@@ -150,6 +150,16 @@ def test_only_the_parts_that_are_needed_are_fetched(plain: Server, tmp_path: Pat
     sizes = [int(high) - int(low) + 1 for low, high in (each.removeprefix("bytes=").split("-") for each in fetched)]
     assert sum(sizes) < len(plain.files["/a.parquet"]) + (1 << 20)
     assert all(wanted for method, _, wanted in plain.asked if method == "GET")
+
+
+def test_a_full_temporary_disk_is_no_fault_of_the_server() -> None:
+    server = Server(ranges=False)
+    server.files = {"/a.bin": BODY}
+    try:
+        with full_disk(), pytest.raises(StorageError, match=r"/a\.bin: .*TMPDIR"):
+            server.storage.open(f"{server.root}/a.bin")
+    finally:
+        server.close()
 
 
 def test_the_server_says_what_is_wrong(plain: Server) -> None:

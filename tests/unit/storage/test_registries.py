@@ -24,7 +24,7 @@ from nightjar.inference.identity.unpacking import place_model
 from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.registries import pinned
-from support import Lake
+from support import Lake, full_disk
 
 NAME = "birds/nightjar-small"
 MODEL = """
@@ -141,6 +141,17 @@ def test_a_hub_that_is_down_may_be_asked_again(hub: Hub, monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(Transient, match=r"the Hub cannot be reached"):
         pinned(f"hf://{NAME}")
+
+
+def test_a_full_disk_of_the_cache_is_no_fault_of_the_hub(hub: Hub, tmp_path: Path) -> None:
+    (tmp_path / "large").mkdir()
+    (tmp_path / "large" / "weights.bin").write_bytes(bytes(2 << 20))
+    hub.push("birds/large", tmp_path / "large")
+    storage, file = LakeStorage(), pinned("hf://birds/large") + "/weights.bin"
+    with full_disk(), pytest.raises(StorageError, match=r"weights\.bin: .*HF_HUB_CACHE") as caught:
+        storage.read(file)
+    assert not isinstance(caught.value, Transient)
+    assert storage.read(file) == bytes(2 << 20)
 
 
 def place_once(folder: Path) -> tuple[Path, list[Path]]:
