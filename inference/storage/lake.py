@@ -64,7 +64,7 @@ class LakeStorage(Forwarding):
         if is_web(root):
             from nightjar.inference.storage.web import WebStorage
 
-            return WebStorage(root, self.settings)
+            return WebStorage(self.settings)
         if root.startswith("hf://"):
             from nightjar.inference.storage.registries import HubStorage
 

@@ -14,14 +14,13 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nightjar.inference.errors import AlreadyExists, Transient
 from nightjar.inference.process import held
-from nightjar.inference.storage.protocol import ANYBODY, Forwarding
+from nightjar.inference.storage.protocol import ANYBODY, Forwarding, at_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -211,8 +210,7 @@ class ObjectFile(io.RawIOBase):
         if len(starts) == 1:
             return self._fetch_part(start, end)
         # One S3 connection is slower than the network. (`get_ranges` would join adjacent parts into one request.)
-        with ThreadPoolExecutor(min(len(starts), 8)) as pool:
-            return b"".join(pool.map(lambda low: self._fetch_part(low, min(low + PART, end)), starts))
+        return b"".join(at_once(lambda low: self._fetch_part(low, min(low + PART, end)), starts, 8))
 
 
 def opened(fetch: Callable[[int, int], bytes], size: int, policy: RetryPolicy) -> pa.NativeFile:

@@ -38,12 +38,11 @@ logging.getLogger("httpx").setLevel(logging.WARNING)  # its other lines have the
 
 
 class WebStorage(ReadOnly):
-    """`Storage` over one web server. root: `https://host`."""
+    """`Storage` over web servers."""
 
     refusal = "files of a web server can only be read"
 
-    def __init__(self, root: str, settings: StorageSettings) -> None:
-        self.root = root
+    def __init__(self, settings: StorageSettings) -> None:
         self._policy = RetryPolicy(settings.retry_s)
         timeout = httpx.Timeout(settings.timeout_s, connect=10.0)
         # A place that the job names as http is reached by https, too.
