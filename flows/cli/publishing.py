@@ -66,7 +66,7 @@ def rollback(
     then = back.earlier
     if not dry_run:
         _catch_up(request)
-        then = visibility.rollback(request.storage, request.output, then.number, seen=back)
+        then = visibility.rollback(request.storage, request.output, back)
     found = visibility.listed(back.now, then)
     if back.gone:
         note_aside(f"not shown, because their files were deleted: {some_revisions(back.gone)}")

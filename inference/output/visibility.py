@@ -132,15 +132,14 @@ def back(storage: Storage, output: str, to: int | None) -> Return:
     return Return(now, replace(earlier, runs=left), gone)
 
 
-def rollback(storage: Storage, output: str, to: int | None, seen: Return | None = None) -> Snapshot:
-    """Show readers an earlier publication again, as a new snapshot. to: as in `back`. seen: what `back` has found for
-    it, so that nothing is undone that was published since.
+def rollback(storage: Storage, output: str, seen: Return) -> Snapshot:
+    """Show readers an earlier publication again, as a new snapshot. seen: what `back` has found, so that nothing is
+    undone that was published since.
 
     Raises:
-        JobError: there is nothing to go back to, or something was published meanwhile.
+        JobError: something was published meanwhile.
     """
-    found = seen or back(storage, output, to)
-    now, earlier = found.now, found.earlier
+    now, earlier = seen.now, seen.earlier
     origin = Origin("rollback", to=earlier.number)
     there = publish.add(storage, output, now.number + 1, earlier.runs, origin)
     if (there.origin, there.runs) != (origin, earlier.runs):

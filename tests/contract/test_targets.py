@@ -34,6 +34,7 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import ROWS, Output, rows_of
+from publishing import roll_back
 from s3 import weed
 from support import HELPERS, Lake, conforms
 
@@ -171,7 +172,7 @@ def test_a_night_a_revision_and_what_is_taken_back_are_a_version_each(shown: Sho
     shown.publish(NIGHT, 2)
     assert shown.commit() == []
     assert shown.says(f"{NIGHT} r2", f"{LATER} r1")
-    visibility.rollback(shown.storage, shown.uri, None)
+    roll_back(shown.storage, shown.uri, None)
     assert shown.commit() == []
     assert shown.says(f"{NIGHT} r1", f"{LATER} r1")
     visibility.unpublish(shown.storage, shown.uri, LATER)
@@ -284,7 +285,7 @@ def test_an_older_publication_after_a_newer_one_changes_nothing(shown: Shown) ->
     late = targets.opened(shown.storage, shown.uri, shown.table)
     assert late.committed() == 1
     change = targets.change(shown.storage, shown.uri, 1, shown.now())
-    visibility.rollback(shown.storage, shown.uri, None)
+    roll_back(shown.storage, shown.uri, None)
     shown.commit()
     assert late.commit(change) is None
     assert shown.says(f"{NIGHT} r1")
@@ -705,7 +706,7 @@ def test_rows_of_another_program_stay(shown: Shown, compacted: bool) -> None:
     shown.publish(NIGHT, 2)
     assert shown.commit() == []
     assert shown.says(f"{NIGHT} r2", f"{LATER} r1", theirs=theirs)
-    visibility.rollback(shown.storage, shown.uri, None)
+    roll_back(shown.storage, shown.uri, None)
     assert shown.commit() == []
     assert shown.says(f"{NIGHT} r1", f"{LATER} r1", theirs=theirs)
     visibility.unpublish(shown.storage, shown.uri, NIGHT)

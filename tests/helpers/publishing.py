@@ -1,4 +1,4 @@
-"""A revision that is published as a run does it, without a run."""
+"""A revision that is published as a run does it, without a run; and a rollback, without its command."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.storage.lake import LakeStorage
-from nightjar.inference.storage.protocol import join
+from nightjar.inference.storage.protocol import Storage, join
 from outputs import EMPTY_LIST, FIRST_MANIFEST, LISTS_NOTHING
 
 
@@ -35,3 +36,8 @@ def finished(output: str, run: str, revision: int = 1, date: str = "") -> Publis
     writer.stop(release=True)
     storage.create(join(uri, "_SUCCESS"), json.dumps({"publication": number, "manifest": manifest}).encode())
     return entry
+
+
+def roll_back(storage: Storage, output: str, to: int | None) -> publish.Snapshot:
+    """As `nightjar rollback`. to: as in `visibility.back`."""
+    return visibility.rollback(storage, output, visibility.back(storage, output, to))

@@ -13,6 +13,7 @@ from faults import fail, pause
 from nightjar.inference.errors import GateFailed, JobError, StorageError, TakenBack
 from nightjar.inference.output import visibility
 from nightjar.inference.storage.lake import LakeStorage
+from publishing import roll_back
 from support import Lake, run_steps
 from writers import (
     BEFORE_INTENT,
@@ -220,7 +221,7 @@ def test_publishing_again_leaves_earlier_publications_readable(lake: Lake) -> No
     assert (second.scored.revision, second.scored.progress.reused_shards) == (2, 6)
     assert 100_000 in lake.published()["id"].tolist()
     assert _content(lake.revision(1)) == files
-    visibility.rollback(LakeStorage(), str(lake.out), None)
+    roll_back(LakeStorage(), str(lake.out), None)
     pd.testing.assert_frame_equal(lake.published(), before)
     assert published_parts(lake, "2026-11-19") == parts
     with pytest.raises(TakenBack, match=r"r2 .* rolled back or unpublished since"):
@@ -234,7 +235,7 @@ def test_what_was_taken_back_does_not_come_again_with_a_file_that_is_late(lake: 
     lake.ready().run(date="2026-11-18")
     lake.run()
     if how == "rolled back":
-        visibility.rollback(LakeStorage(), str(lake.out), None)
+        roll_back(LakeStorage(), str(lake.out), None)
     else:
         visibility.unpublish(LakeStorage(), str(lake.out), "2026-11-19")
     if how == "limited":

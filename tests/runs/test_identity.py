@@ -23,9 +23,9 @@ from faults import FaultyStorage, fail
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import Denied, GateFailed, JobError, RunFailed, ShardsFailed, Transient
 from nightjar.inference.history.run_status import list_runs
-from nightjar.inference.output import visibility
 from nightjar.inference.run.results import Scored
 from nightjar.inference.storage.lake import LakeStorage
+from publishing import roll_back
 from support import Lake, Ran, data_files
 
 
@@ -173,7 +173,7 @@ def test_a_change_that_can_alter_outputs_scores_everything_again(cooked: Kitchen
 
 def check_rollback(lake: Lake, number: int, files: dict[str, str], recipe: Recipe) -> None:
     request = lake.request(scores=False)
-    visibility.rollback(request.storage, request.output, number)
+    roll_back(request.storage, request.output, number)
     assert published_files(lake) == files
     assert scores(lake) == recipe.expected(IDS)
 
@@ -306,7 +306,7 @@ def test_changed_new_and_deleted_files_cost_only_their_own_shards(lake: Lake) ->
 
     for number, files in history:
         request = lake.request(scores=False)
-        visibility.rollback(request.storage, request.output, number)
+        roll_back(request.storage, request.output, number)
         assert published_files(lake) == files, f"publication {number} is as it was"
 
 
@@ -423,7 +423,7 @@ def test_fresh_scores_everything_again_as_a_new_revision(lake: Lake) -> None:
     after = published_files(lake)
     assert not after.keys() & before.keys()
     request = lake.request(scores=False)
-    visibility.rollback(request.storage, request.output, 1)
+    roll_back(request.storage, request.output, 1)
     assert published_files(lake) == before
 
 

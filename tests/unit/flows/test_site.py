@@ -25,9 +25,10 @@ from nightjar.flows.serving.lookup import Served, index_page, problem_page
 from nightjar.flows.serving.site import site
 from nightjar.inference.engine import LOCAL
 from nightjar.inference.errors import GateFailed, Unanswered
-from nightjar.inference.output.visibility import rollback, unpublish
+from nightjar.inference.output.visibility import unpublish
 from nightjar.inference.run import approving
 from nightjar.inference.storage.lake import LakeStorage
+from publishing import roll_back
 from s3 import S3Server, weed
 from support import HELPERS, NIGHT, Lake, conforms
 
@@ -361,7 +362,7 @@ def test_the_front_page_says_which_revision_readers_see(tmp_path: Path) -> None:
     lake.write_job()
     lake.run()
     assert f'<td data-head="readers see" class="word">{NIGHT} r2 (#2)</td>' in shown(client(served(lake)))
-    rollback(LakeStorage(), str(lake.out), None)
+    roll_back(LakeStorage(), str(lake.out), None)
     assert f'<td data-head="readers see" class="word">{NIGHT} r1</td>' in shown(client(served(lake)))
 
 

@@ -37,6 +37,7 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import ANYBODY, Forwarding, Storage, join
 from outputs import ROWS, Placed, aged, earlier, text_of_earlier
+from publishing import roll_back
 from s3 import weed
 from support import Lake, conforms, planned_line, run_steps
 
@@ -184,7 +185,7 @@ def test_nothing_goes_while_there_are_fewer_nights(lake: Lake, nights: Nights) -
     nights.age(40, "2026-09-01")
     before = nights.content()
     assert pruned(lake, 6) == Pruned(keep=6, publication=5)
-    visibility.rollback(nights.storage, nights.uri, 0)
+    roll_back(nights.storage, nights.uri, 0)
     before = nights.content()
     assert pruned(lake, 1) == Pruned(keep=1, publication=6)
     assert {uri: before[uri] for uri in nights.content() if "/latest/" not in uri and "/dates/" not in uri}.keys() == {
@@ -516,16 +517,16 @@ def test_a_rollback_shows_what_still_exists(lake: Lake, nights: Nights) -> None:
     """The publication before the prune is the one that it takes back; to an older one it leaves out what is gone."""
     pruned(lake)
     assert visibility.back(nights.storage, nights.uri, None).gone == dict.fromkeys(OLD, 1)
-    visibility.rollback(nights.storage, nights.uri, None)
+    roll_back(nights.storage, nights.uri, None)
     assert nights.shown() == {*KEPT[:2]}
-    visibility.rollback(nights.storage, nights.uri, None)
+    roll_back(nights.storage, nights.uri, None)
     assert nights.shown() == {KEPT[0]}
     with pytest.raises(JobError, match="no earlier publication to go back to"):
-        visibility.rollback(nights.storage, nights.uri, None)
-    visibility.rollback(nights.storage, nights.uri, 5)
+        roll_back(nights.storage, nights.uri, None)
+    roll_back(nights.storage, nights.uri, 5)
     assert nights.shown() == set(KEPT)
     with pytest.raises(JobError, match="there is no publication 1 in"):
-        visibility.rollback(nights.storage, nights.uri, 1)
+        roll_back(nights.storage, nights.uri, 1)
     with pytest.raises(JobError, match=f"no revision of the run '{OLD[0]}' was published"):
         visibility.republish(nights.storage, nights.uri, OLD[0])
 

@@ -26,6 +26,7 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import PARTS, ROWS, Output
+from publishing import roll_back
 from s3 import S3Server, weed
 from support import HELPERS
 
@@ -116,14 +117,14 @@ def test_a_vacuum_of_the_table_takes_nothing_of_the_output_and_what_it_took_come
     commit(output, table)
     output.publish(LATER)
     commit(output, table)
-    visibility.rollback(output.storage, output.uri, None)
+    roll_back(output.storage, output.uri, None)
     commit(output, table)
     before = sorted(Path(output.uri).rglob("*"))
     taken = DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, full=True, dry_run=False)
     assert len(taken) == PARTS
     assert sorted(Path(output.uri).rglob("*")) == before
     assert ids(table) == list(range(PARTS * ROWS))
-    visibility.rollback(output.storage, output.uri, to=2)
+    roll_back(output.storage, output.uri, to=2)
     commit(output, table)
     assert ids(table) == sorted([*range(PARTS * ROWS)] * 2)
 
@@ -134,7 +135,7 @@ def test_a_vacuum_leaves_what_was_taken_back_and_shown_again(output: Output, tab
     commit(output, table)
     visibility.unpublish(output.storage, output.uri, NIGHT)
     commit(output, table)
-    visibility.rollback(output.storage, output.uri, to=1)
+    roll_back(output.storage, output.uri, to=1)
     commit(output, table)
     for full in (False, True):
         DeltaTable(table).vacuum(retention_hours=0, enforce_retention_duration=False, full=full, dry_run=False)

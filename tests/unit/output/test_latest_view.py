@@ -23,6 +23,7 @@ from nightjar.inference.storage.credentials import StorageSettings
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import join
 from outputs import JOB, NIGHT, PARTS, ROWS, Placed, rows_of
+from publishing import roll_back
 from s3 import S3Server, weed
 from support import Lake, data_files
 
@@ -151,7 +152,7 @@ def test_a_night_that_is_taken_back_leaves_its_place(output: Placed) -> None:
     output.publish("2026-11-18")
     output.publish(NIGHT)
     output.refresh()
-    visibility.rollback(output.storage, output.uri, None)
+    roll_back(output.storage, output.uri, None)
     output.refresh()
     assert output.night("latest") == "2026-11-18 r1"
     assert output.empty(f"dates/{NIGHT}")
@@ -159,7 +160,7 @@ def test_a_night_that_is_taken_back_leaves_its_place(output: Placed) -> None:
     output.publish("2026-11-18", 2)
     output.refresh()
     assert (output.night("latest"), output.night("dates/2026-11-18")) == (f"{NIGHT} r1", "2026-11-18 r2")
-    visibility.rollback(output.storage, output.uri, None)
+    roll_back(output.storage, output.uri, None)
     visibility.unpublish(output.storage, output.uri, NIGHT)
     output.refresh()
     assert output.night("latest") == output.night("dates/2026-11-18") == "2026-11-18 r1"
@@ -174,7 +175,7 @@ def test_where_nothing_is_published_any_more_a_reader_is_told_so(output: Placed)
     assert not Path(output.uri).exists()
     output.publish(NIGHT)
     output.refresh()
-    visibility.rollback(output.storage, output.uri, 0)
+    roll_back(output.storage, output.uri, 0)
     output.refresh()
     latest = Path(output.uri, "latest")
     assert {path.name for path in latest.iterdir() if not path.is_dir()} == {"files.json", "view.sql"}
@@ -210,7 +211,7 @@ def test_a_link_never_leads_to_a_night_that_was_taken_back(output: Placed) -> No
     output.publish("2026-11-18", swept=False)
     output.publish(NIGHT)
     output.refresh()
-    visibility.rollback(output.storage, output.uri, None)
+    roll_back(output.storage, output.uri, None)
     output.refresh()
     assert output.night("latest") == "2026-11-18 r1"
     assert not Path(output.uri, "latest/data").is_symlink()

@@ -17,6 +17,7 @@ from test_latest_view import read_view
 from lazily import lazily
 from nightjar.inference.output import visibility
 from outputs import NIGHT, Placed, rows_of
+from publishing import roll_back
 
 pl = lazily("polars")
 
@@ -85,7 +86,7 @@ def commands(output: Placed) -> Iterator[str]:
         for night in ("2026-11-18", NIGHT):
             output.publish(night, number)
             yield night
-        visibility.rollback(output.storage, output.uri, None)
+        roll_back(output.storage, output.uri, None)
         yield NIGHT
         visibility.unpublish(output.storage, output.uri, "2026-11-18")
         yield "2026-11-18"

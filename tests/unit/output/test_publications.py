@@ -30,6 +30,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.manifest import read_manifest
 from outputs import EMPTY_LIST, LISTS_NOTHING, PARTS, Output
+from publishing import roll_back
 from support import data_files
 
 LONG_S = 3600.0
@@ -185,7 +186,7 @@ def test_a_publication_the_ledger_does_not_know_of_is_not_made_again(output: str
         publish.publish(dying, output, "2026-11-17", entry("2026-11-17"))
     dying.stop(release=False)
     published(output, "2026-11-18")
-    visibility.rollback(LakeStorage(), output, 0)
+    roll_back(LakeStorage(), output, 0)
     heir = writer_of(output, "2026-11-17")
     assert publish.publish(heir, output, "2026-11-17", entry("2026-11-17")) == 1
     assert heir.state.published == PublishedAs(1)
@@ -236,16 +237,16 @@ def test_an_earlier_revision_is_never_published_over_a_later_one(output: str) ->
 def test_rollback_shows_the_publication_before_and_each_repetition_goes_further_back(output: str) -> None:
     """Rolling back is a new publication: nothing is taken away, and it can be taken back."""
     published(output, "2026-11-17", "2026-11-18", "2026-11-19")
-    first = visibility.rollback(LakeStorage(), output, None)
+    first = roll_back(LakeStorage(), output, None)
     assert (first.number, first.note) == (4, "rollback to publication 2")
     assert set(now(output).runs) == {"2026-11-17", "2026-11-18"}
-    second = visibility.rollback(LakeStorage(), output, None)
+    second = roll_back(LakeStorage(), output, None)
     assert (second.number, second.note) == (5, "rollback to publication 1")
     assert set(now(output).runs) == {"2026-11-17"}
     with pytest.raises(JobError, match="no earlier publication to go back to"):
-        visibility.rollback(LakeStorage(), output, None)
+        roll_back(LakeStorage(), output, None)
     assert now(output) == second
-    visibility.rollback(LakeStorage(), output, 3)
+    roll_back(LakeStorage(), output, 3)
     assert now(output).runs == publish.snapshot(LakeStorage(), output, 3).runs
     assert len(notes(output)) == 6
 
@@ -253,23 +254,23 @@ def test_rollback_shows_the_publication_before_and_each_repetition_goes_further_
 def test_rollback_to_a_number_shows_exactly_that_one(output: str) -> None:
     """Any number that exists, and 0 for nothing at all."""
     published(output, "2026-11-17", "2026-11-18")
-    assert visibility.rollback(LakeStorage(), output, 1).runs == {"2026-11-17": entry("2026-11-17")}
-    assert visibility.rollback(LakeStorage(), output, 0).runs == {}
+    assert roll_back(LakeStorage(), output, 1).runs == {"2026-11-17": entry("2026-11-17")}
+    assert roll_back(LakeStorage(), output, 0).runs == {}
     with pytest.raises(JobError, match="no earlier publication"):
-        visibility.rollback(LakeStorage(), output, None)
+        roll_back(LakeStorage(), output, None)
     for unknown in (99, -1):
         with pytest.raises(JobError, match=f"there is no publication {unknown}"):
-            visibility.rollback(LakeStorage(), output, unknown)
+            roll_back(LakeStorage(), output, unknown)
     assert now(output).number == 4
 
 
 def test_what_is_published_after_a_rollback_builds_on_it(output: str) -> None:
     """The night rolled back stays away; rolling back again undoes the newest one alone."""
     published(output, "2026-11-17", "2026-11-18")
-    visibility.rollback(LakeStorage(), output, None)
+    roll_back(LakeStorage(), output, None)
     published(output, "2026-11-19")
     assert set(now(output).runs) == {"2026-11-17", "2026-11-19"}
-    visibility.rollback(LakeStorage(), output, None)
+    roll_back(LakeStorage(), output, None)
     assert set(now(output).runs) == {"2026-11-17"}
 
 
@@ -278,7 +279,7 @@ def test_a_rollback_never_undoes_what_appeared_while_it_was_made(output: str) ->
     published(output, "2026-11-17", "2026-11-18")
     overtake = faults.pause("create", "*/publications/*", before=lambda _: published(output, "2026-11-19"))
     with pytest.raises(JobError, match=r"publication 3 \(run 2026-11-19 revision 1\) appeared .* repeat with --to 1"):
-        visibility.rollback(FaultyStorage(LakeStorage(), [overtake]), output, None)
+        roll_back(FaultyStorage(LakeStorage(), [overtake]), output, None)
     assert now(output).number == 3
     assert set(now(output).runs) == {"2026-11-17", "2026-11-18", "2026-11-19"}
 
@@ -286,7 +287,7 @@ def test_a_rollback_never_undoes_what_appeared_while_it_was_made(output: str) ->
 def test_a_rollback_whose_answer_came_as_exists_is_found_done(output: str) -> None:
     published(output, "2026-11-17", "2026-11-18")
     exists = faults.Fault("create", "*/publications/*", error=AlreadyExists("sent twice"))
-    back = visibility.rollback(FaultyStorage(LakeStorage(), [exists]), output, None)
+    back = roll_back(FaultyStorage(LakeStorage(), [exists]), output, None)
     assert (back.number, now(output)) == (3, back)
 
 
@@ -417,7 +418,7 @@ def test_a_publication_that_cannot_be_read_is_named(output: str, content: str) -
     with pytest.raises(Damaged, match=f"{damaged}: not a publication that .* restore it, or delete it: readers then"):
         now(output)
     with pytest.raises(Damaged, match="restore it"):
-        visibility.rollback(LakeStorage(), output, None)
+        roll_back(LakeStorage(), output, None)
     damaged.unlink()
     Path(output, "runs/2026-11-19/r1/_SUCCESS").write_text('{"publication": 3, "manifest": ""}')
     again = visibility.republish(LakeStorage(), output, "2026-11-19")

@@ -24,7 +24,7 @@ from nightjar.inference.output.visibility import Change
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Storage, join
 from outputs import FIRST_MANIFEST
-from publishing import finished
+from publishing import finished, roll_back
 from support import Lake
 
 NIGHTS = ("2026-11-17", "2026-11-18", "2026-11-19")
@@ -82,7 +82,7 @@ def test_a_night_with_a_name_of_its_own_is_found_by_its_date(
 def test_what_is_shown_again_is_the_newest_revision_that_was_published(output: str) -> None:
     """After a rollback readers may see an earlier one; a later one that was never published is nobody's to show."""
     finished(output, "2026-11-18", 2)
-    visibility.rollback(LakeStorage(), output, 3)
+    roll_back(LakeStorage(), output, 3)
     open_epoch(LakeStorage(), join(output, "runs", "2026-11-18", "r3"), this_holder("score")).stop(release=True)
     assert seen(output)["2026-11-18"] == 1
     assert visibility.republish(LakeStorage(), output, "2026-11-18").runs["2026-11-18"].revision == 2
@@ -108,7 +108,7 @@ def test_a_revision_that_appeared_meanwhile_stays_the_one_that_is_shown(output: 
 def test_a_rollback_goes_back_over_a_publication_that_was_deleted(output: str) -> None:
     """As the error of a damaged one says that a person may."""
     LakeStorage().delete([join(output, "publications", "00000002.json")])
-    after = visibility.rollback(LakeStorage(), output, None)
+    after = roll_back(LakeStorage(), output, None)
     assert (after.origin, seen(output)) == (Origin("rollback", to=1), {"2026-11-17": 1})
 
 
@@ -191,9 +191,9 @@ def test_a_rollback_leaves_out_a_run_that_was_deleted_and_scored_anew_under_the_
     monkeypatch.setitem(FIRST_MANIFEST, "fingerprint", "7d")
     finished(output, "2026-11-17")
     with pytest.raises(JobError, match="r1 of the run '2026-11-17' cannot be shown again, because it was deleted"):
-        visibility.rollback(LakeStorage(), output, 3)
+        roll_back(LakeStorage(), output, 3)
     visibility.unpublish(LakeStorage(), output, "2026-11-17")
-    assert visibility.rollback(LakeStorage(), output, 3).runs.keys() == {"2026-11-18", "2026-11-19"}
+    assert roll_back(LakeStorage(), output, 3).runs.keys() == {"2026-11-18", "2026-11-19"}
 
 
 def test_a_named_run_that_was_deleted_is_scored_anew_for_its_own_date(output: str) -> None:
@@ -202,7 +202,7 @@ def test_a_named_run_that_was_deleted_is_scored_anew_for_its_own_date(output: st
         finished(output, "repair", revision, date="2026-11-10")
     shutil.rmtree(Path(output, "runs/repair/r1"))
     with pytest.raises(JobError, match="`nightjar run JOB --run-id repair --date 2026-11-10 --fresh` scores it anew"):
-        visibility.rollback(LakeStorage(), output, None)
+        roll_back(LakeStorage(), output, None)
 
 
 def test_no_publication_is_shown_again_that_has_a_deleted_revision(
@@ -215,7 +215,7 @@ def test_no_publication_is_shown_again_that_has_a_deleted_revision(
         with pytest.raises(JobError, match=r"r1 of the run '2026-11-18' cannot be shown again, because it was deleted"):
             said(capsys, "rollback", lake.job_path, *words)
     assert (seen(output)["2026-11-18"], publish.newest(LakeStorage(), output).number) == (2, 4)
-    assert visibility.rollback(LakeStorage(), output, 1).runs.keys() == {"2026-11-17"}
+    assert roll_back(LakeStorage(), output, 1).runs.keys() == {"2026-11-17"}
     shutil.rmtree(Path(output, "runs/2026-11-18/r2"))
     Path(output, "runs/2026-11-18/r2").mkdir()
     with pytest.raises(JobError, match="no revision of the run '2026-11-18' was published"):
@@ -243,13 +243,13 @@ def test_a_change_whose_answer_came_as_exists_is_found_done(output: str) -> None
 
 def test_a_rollback_undoes_the_taking_away_of_a_night_too(output: str) -> None:
     visibility.unpublish(LakeStorage(), output, "2026-11-18")
-    assert visibility.rollback(LakeStorage(), output, None).origin == Origin("rollback", to=3)
+    assert roll_back(LakeStorage(), output, None).origin == Origin("rollback", to=3)
     assert seen(output) == dict.fromkeys(NIGHTS, 1)
 
 
 def test_publications_are_listed_with_what_each_changed(output: str) -> None:
     finished(output, "2026-11-18", 2)
-    visibility.rollback(LakeStorage(), output, 2)
+    roll_back(LakeStorage(), output, 2)
     found = visibility.publications(LakeStorage(), output, 3)
     assert [(each.publication, each.changes) for each in found] == [
         (5, (Change("2026-11-18", 2, 1), Change("2026-11-19", 1, 0))),

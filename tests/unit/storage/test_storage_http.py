@@ -26,7 +26,6 @@ from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.ledger.lines import Published
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output import visibility
 from nightjar.inference.output.owner import claim_output
 from nightjar.inference.records import Piece
 from nightjar.inference.storage.bucket import BucketStorage
@@ -48,6 +47,7 @@ from proxy import (
     reset,
     status,
 )
+from publishing import roll_back
 from s3 import S3Server, weed
 from support import wait_until
 
@@ -378,7 +378,7 @@ class TestUsers:
             entry = Published(1, "manifest.json", "sum", night)
             publish.publish(writer, folder, night, entry)
             writer.stop(release=True)
-        visibility.rollback(lossy, folder, None)
+        roll_back(lossy, folder, None)
         names = [name for name in listed(direct, folder) if name.startswith("publications/")]
         assert names == [f"publications/{number:08d}.json" for number in range(1, 5)]
         newest = json.loads(direct.read(join(folder, names[-1])))

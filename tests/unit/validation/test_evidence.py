@@ -22,7 +22,6 @@ from nightjar.inference.ledger.lines import Published
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
 from nightjar.inference.output import publications as publish
-from nightjar.inference.output import visibility
 from nightjar.inference.output.parts import checksum
 from nightjar.inference.records import UNKNOWN
 from nightjar.inference.storage.lake import LakeStorage
@@ -32,6 +31,7 @@ from nightjar.inference.validation.gates import Evidence, Found, GateResult, Nig
 from nightjar.inference.validation.gates.rules import gates_of
 from nightjar.inference.validation.manifest import manifest_of
 from outputs import FIRST_MANIFEST
+from publishing import roll_back
 from support import Lake
 
 
@@ -110,7 +110,7 @@ def test_of_several_runs_of_one_date_the_one_named_by_it_is_the_night(tmp_path: 
 def test_a_night_that_readers_were_rolled_back_from_is_no_last_night(tmp_path: Path) -> None:
     night(tmp_path, "2026-11-17", 17)
     night(tmp_path, "2026-11-18", 18)
-    visibility.rollback(LakeStorage(), str(tmp_path), None)
+    roll_back(LakeStorage(), str(tmp_path), None)
     assert last(tmp_path, "2026-11-19") == ("2026-11-17", "2026-11-17", 17)
 
 
