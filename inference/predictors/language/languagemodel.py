@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 from uuid import UUID
 
 from nightjar.inference.errors import JobError, PromptInvalid
@@ -68,6 +68,12 @@ class LanguageModel(Adapter):
     probabilities = False
     """Whether the probability of each choice is known."""
 
+    not_followed: ClassVar[Mapping[str, str]] = {
+        "n": "each row has one answer",
+        "stream": "an answer is handed on when it is whole",
+    }
+    """Keys of `sampling` that have no meaning here, and why."""
+
     def check_keys(self, job: ModelJob) -> None:
         options = job.model.options
         prompt = prompt_of(job)
@@ -78,6 +84,9 @@ class LanguageModel(Adapter):
             raise JobError(f"model.{key}: is for answers, and a vector is none; leave it out with api: {EMBEDDINGS}")
         if api == EMBEDDINGS and any(isinstance(check, AnswersCheck) for check in job.whole.checks):
             raise JobError(f"checks: a vector is no answer that is cut; leave out the check on answers with api: {api}")
+        for key, why in self.not_followed.items():
+            if key in options.get("sampling", {}):
+                raise JobError(f"model.sampling.{key}: {why}; leave it out")
         if len(forms := [key for key in FORMS if key in options]) > 1:
             raise JobError(f"model.{forms[0]}: model.{forms[1]} is there, too; keep one of the two")
         if isinstance(schema := options.get("json_schema"), Mapping):

@@ -13,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
@@ -24,13 +24,6 @@ from nightjar.inference.predictors.language.languagemodel import ASKED, Language
 from nightjar.inference.predictors.language.vllmengine import Asked, EngineFailed, VllmRequests, import_vllm
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
-
-_OURS = {
-    "n": "each row has one answer",
-    "structured_outputs": "write json_schema, regex or choice in model",
-    "output_kind": "an answer is handed on when it is whole",
-}
-"""Keys of vLLM's sampling parameters that have no meaning here, and why."""
 
 _FOLDERS = {"tokenizer", "model", "hf_config_path", "generation_config"}
 """Keys of vLLM's engine, or of a mapping in it, whose folders are read. It writes into those of others."""
@@ -62,6 +55,11 @@ class VLLM(LanguageModel, OnVllm):
     """The `Adapter` of vLLM."""
 
     probabilities = True
+    not_followed: ClassVar[Mapping[str, str]] = {
+        **LanguageModel.not_followed,
+        "structured_outputs": "write json_schema, regex or choice in model",
+        "output_kind": "an answer is handed on when it is whole",
+    }
     options = (
         *ASKED,
         text("regex", "each answer has this form, a regular expression", "none"),
@@ -73,9 +71,6 @@ class VLLM(LanguageModel, OnVllm):
         OnVllm.check_keys(self, job)
         LanguageModel.check_keys(self, job)
         options = job.model.options
-        for key, why in _OURS.items():
-            if key in options.get("sampling", {}):
-                raise JobError(f"model.sampling.{key}: {why}; leave it out")
         if "choice" in options and "sampling" in options:
             raise JobError("model.sampling: with model.choice the likeliest is taken, and none is drawn; leave it out")
         if "model" in options.get("engine", {}):
