@@ -185,15 +185,15 @@ def _opened(
     _set_variables(spec)
     job = spec.job
     linked += _packages(spec)
-    if modules_of(job) or job.code:  # an adapter may load objects of the user's classes
-        job, more = enter_copy(job, spec.scoring.code, Path(spec.cache), stand=spec.own_process)
-        linked += more
-        if spec.own_process:
-            # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
-            known = [*paths.values(), *(each.source for each in linked)]
-            chooses = any(not each.startswith("!") for each in job.code)
-            notes = witness.watch(job.folder, known, spec.job.folder, may_list=chooses)
-            notes.places.variables.update(spec.job.resources.runtime_env.counted)
+    # Also without code of the user's: a pickle imports modules, and Ray puts the driver's folder on its workers' path.
+    job, more = enter_copy(job, spec.scoring.code, Path(spec.cache), stand=spec.own_process)
+    linked += more
+    if spec.own_process:
+        # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
+        known = [*paths.values(), *(each.source for each in linked)]
+        chooses = any(not each.startswith("!") for each in job.code)
+        notes = witness.watch(job.folder, known, spec.job.folder, may_list=chooses)
+        notes.places.variables.update(spec.job.resources.runtime_env.counted)
     loaded = tuple(
         _loaded(spec, each, load, paths.get(each.model.name)) for each in model_jobs(job) if each.model.name in chosen
     )

@@ -19,6 +19,7 @@ _LONGEST = 400
 
 _NIGHTJAR = str(Path(__file__).parents[1]) + "/"
 _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predictors/user.py", "predictors/__init__.py"))
+_ADAPTERS = _NIGHTJAR + "predictors/"
 _WITNESS = str(Path(__file__).parent) + "/"
 _LINES = linecache.updatecache.__code__.co_filename
 _LISTING = {"os", "glob", "pathlib"}
@@ -137,7 +138,8 @@ class Notes:
     def cause(self, frame: FrameType | None) -> tuple[str, bool] | None:
         """The user's line that led to this frame, and whether the predictor did; None for Nightjar, Ray or `linecache`.
 
-        A library's own thread has neither the user's nor Nightjar's code on its stack: the result is ("", False).
+        The result is ("", False) for an adapter, whose model may hold code of the user's, and for a library's own
+        thread, which has neither the user's nor Nightjar's code on its stack.
         """
         while frame is not None:
             if line := self.line(frame):
@@ -147,6 +149,8 @@ class Notes:
                 return None
             if file.startswith(_CALLS_THE_USER):
                 return "", True
+            if file.startswith(_ADAPTERS):
+                return "", False
             # Frames of the witness itself lie between the user's import and what it loads.
             if not file.startswith(_WITNESS) and (file.startswith(_NIGHTJAR) or any(part in file for part in _RAY)):
                 return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pickle
 import py_compile
 import shutil
 import sqlite3
@@ -177,6 +178,24 @@ def editable(root: Path) -> None:
     (notes / "direct_url.json").write_text(json.dumps(origin))
     (root / "site-packages" / "_editable_impl_my_lib.pth").write_text(f"{root}/work/src\n")
     sys.path.append(str(root / "site-packages"))
+
+
+def pickled(folder: str) -> Callable[[Path], None]:
+    """A pickle with a class of the module h, which lies in a folder on Python's path."""
+
+    def change(root: Path) -> None:
+        sys.path.append(str(root / folder))
+        import h
+
+        (root / "m.pkl").write_bytes(pickle.dumps(h.M()))
+
+    return change
+
+
+PICKLED: dict[str, Any] = {"uses": "sklearn", "path": "ROOT/m.pkl", "trusted": True}
+
+
+LOADED = "class M:\n def predict(self, x):\n  return x[:, 0].astype('float32') * 1"
 
 
 LARGE = "x" * (9 << 20)
@@ -365,6 +384,35 @@ WAYS: dict[str, Way] = {
         job={"preprocess": "prep:p"},
     ),
     "the carried columns": Way(AGAIN, then={"carry": ["x"]}),
+    # ---- what a trusted model imports
+    "a module beside the job that a pickle imports, on the path as Ray's workers have it": Way(
+        REFUSED,
+        files={"job/h.py": LOADED},
+        change=put("job/h.py", LOADED.replace("* 1", "* 2")),
+        first=pickled("job"),
+        job={"model": PICKLED},
+    ),
+    "a module that a pickle imports and `model.code` names": Way(
+        AGAIN,
+        files={"job/h.py": LOADED},
+        change=put("job/h.py", LOADED.replace("* 1", "* 2")),
+        first=pickled("job"),
+        job={"model": {**PICKLED, "code": ["h.py"]}},
+    ),
+    "a module elsewhere that a pickle imports": Way(
+        SAID,
+        files={"lib/h.py": LOADED},
+        change=put("lib/h.py", LOADED.replace("* 1", "* 2")),
+        first=pickled("lib"),
+        job={"model": PICKLED},
+    ),
+    "a module elsewhere that a pickle imports, where the job is strict and has code": Way(
+        REFUSED,
+        files={"lib/h.py": LOADED},
+        change=put("lib/h.py", LOADED.replace("* 1", "* 2")),
+        first=pickled("lib"),
+        job={"identity": "strict", "model": {**PICKLED, "code": ["predict.py"]}},
+    ),
     # ---- the input
     "input rewritten with its size and time kept": Way(AGAIN, change=rewritten),
     "a column's type": Way(AGAIN, change=lambda root: lay_input(root, kind="float32")),
@@ -485,6 +533,12 @@ SILENT: dict[str, Way] = {
     "nothing": Way("silent"),
     "bytecode of an earlier process": Way(
         "silent", "from h import W", {"job/h.py": "W = 1"}, first=bytecode("job/predict.py", "job/h.py")
+    ),
+    "a module of a strict job's pickle that `model.code` names": Way(
+        "silent",
+        files={"job/h.py": LOADED},
+        first=pickled("job"),
+        job={"identity": "strict", "model": {**PICKLED, "code": ["h.py"]}},
     ),
     "an editable package that counts, in a strict job": Way(
         "silent",
