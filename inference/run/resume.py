@@ -16,6 +16,7 @@ from nightjar.inference.ledger.holders import RETIRE
 from nightjar.inference.ledger.ledger import State
 from nightjar.inference.ledger.lines import Planned
 from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.metrics.profile import share_of
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
@@ -173,7 +174,9 @@ def plan_in(
             described=_described(request.job, wanted, before),
             limit=limit,
         )
-        writer.append([_counted(line, writer, wanted, request.job)])
+        # The outputs of rows bring along what is known about how they were scored.
+        known = state.remarks.get(fingerprint, Remarks()).lacking(nights.remarks(line.rows_from))
+        writer.append([_counted(line, writer, wanted, request.job), *known])
     elif writer.state.planned is not None and writer.state.planned.limit != limit:
         line = replace(writer.state.planned, limit=limit, again=())
         writer.append([_counted(line, writer, wanted, request.job)])

@@ -22,12 +22,14 @@ from nightjar.inference.identity.identity import Identity, row_identities
 from nightjar.inference.input.plan import Plan
 from nightjar.inference.ledger.ledger import Ledger, State
 from nightjar.inference.ledger.lines import Published
+from nightjar.inference.ledger.remarks import Remarks
 from nightjar.inference.output import publications as publish
 from nightjar.inference.output import revisions as revs
 from nightjar.inference.output.rowindex import RowReuse
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.storage.protocol import join, same_version
 from nightjar.inference.validation.manifest import Manifest, read_manifest
+from nightjar.inference.witness.seen import Collection
 
 _NIGHTS = 16
 """The most earlier nights whose manifests are read to find one with the same fingerprint."""
@@ -84,6 +86,13 @@ class EarlierNights:
         with suppress(Damaged, JobError, Missing):
             if run in self._shown:
                 yield run, read_manifest(self._request.storage, self._request.output, self._shown[run])
+
+    def remarks(self, name: str) -> Remarks:
+        """What is known about how the results of a revision were scored. name: as `Revision.name`; '' for none."""
+        for run, manifest in chain(self.own(), self.manifests()) if name else ():
+            if name == f"{run}/r{manifest.revision}":
+                return Remarks((), manifest.preflight, Collection(manifest.outside), dict(manifest.loaded))
+        return Remarks()
 
     def alike(self, fingerprint: str = "") -> Source | None:
         """The newest one that was scored under this fingerprint; '': under any."""

@@ -46,6 +46,14 @@ def score(batch):
 '''
 
 
+RARELY = """
+def score(batch):
+    factor = float(open("OUTSIDE" + chr(47) + chr(119)).read()) if 7999 in batch["x"] else 2
+    return {"score": batch["x"] * factor}
+"""
+"""It reads a file elsewhere for one row."""
+
+
 READS = """
 from pathlib import Path
 
@@ -255,6 +263,27 @@ def test_other_code_reuses_no_row(lake: Lake) -> None:
     night(lake, MONDAY)
     lake.write_model(SEES.replace("* 2", "* 2 + 0"))
     assert night(lake, TUESDAY).scored.progress.scored_rows == 8000
+
+
+def test_what_is_known_about_reused_rows_comes_with_them(tmp_path: Path) -> None:
+    """A night names what they were scored with, and a strict one is refused as if it had scored them itself."""
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "w").write_text("2")
+    lake = Lake(tmp_path / "job", LOCAL)
+    lake.write_model(RARELY.replace("OUTSIDE", str(outside)))
+    lake.ready(reuse="rows")
+    night(lake, MONDAY)
+    shuffled(lake)
+    manifest = json.loads(next(lake.revision(1, MONDAY).glob("manifest-*.json")).read_text())
+    assert f"{outside}/w" in {each["name"] for each in manifest["outside"]}
+    lake.write_job(reuse="rows", identity="strict")
+    with pytest.raises(JobError, match=f"identity: strict: model.py reads {outside}/w.*only with --fresh"):
+        night(lake, TUESDAY)
+    lake.write_job(reuse="rows")
+    assert night(lake, TUESDAY).verdict.reused[0].rows == 7920
+    taken = json.loads(next(lake.revision(1, TUESDAY).glob("manifest-*.json")).read_text())
+    assert taken["outside"] == manifest["outside"] and taken["loaded"] == manifest["loaded"]
 
 
 def test_a_model_that_answers_otherwise_is_found_by_the_rescore(lake: Lake) -> None:
