@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -265,19 +266,26 @@ class _Search:
         if all(map(str.isidentifier, text.split("."))):
             self._add_module(text, why)
         pattern = _HOLE.sub("*", text)
-        for base in bases:
-            if not self._may_have(base, pattern):
+        # What is joined to a folder by a hole, as f"{HERE}/words_{lang}.txt", lies in that folder.
+        for each, base in product(dict.fromkeys((pattern, pattern.removeprefix("*/"))), bases):
+            if not self._may_have(base, each):
                 continue
-            if "*" not in pattern:
-                places = [os.path.normpath(base / text)]
-            elif _TELLING.search(pattern.rpartition("/")[2]) or _TELLING.search(pattern.partition("/")[0]):
-                places = [os.path.normpath(each) for each in glob.glob(f"{glob.escape(str(base))}/{pattern}")]  # noqa: PTH207
-            else:
-                continue
-            for place in places:
+            for place in (os.path.normpath(base / each), *self._matching(base, each)):
                 if place.startswith(f"{self.folder}/") and Path(place) not in bases:
                     for path in self._below(Path(place)) if _is_folder(place) else [Path(place)]:
                         self._add(path, why)
+
+    def _matching(self, base: Path, pattern: str) -> list[str]:
+        """The files and folders that a pattern names; none of one that would name every file."""
+        if not glob.has_magic(pattern):
+            return []
+        if not any(map(_TELLING.search, (pattern.rpartition("/")[2], pattern.partition("/")[0]))):
+            return []
+        if "**" not in pattern.split("/"):
+            return [os.path.normpath(each) for each in glob.glob(f"{glob.escape(str(base))}/{pattern}")]  # noqa: PTH207
+        # Not with glob, which walks links in circles.
+        spec = PathSpec.from_lines("gitignore", ["/" + pattern.replace("\\", "\\\\")])
+        return [str(path) for path in self._below(base) if spec.match_file(path.relative_to(base).as_posix())]
 
     def _may_have(self, folder: Path, pattern: str) -> bool:
         """Whether a name in the folder begins as the pattern does. A generated module has many texts that name none."""
@@ -342,8 +350,8 @@ class _Search:
                     module = ".".join([*package, *([node.module] if node.module else [])])
                     for alias in node.names:
                         self._add_module(f"{module}.{alias.name}".strip("."), f"{name}:{node.lineno}")
-                case ast.Constant(value=str(text)):
-                    self._add_named(text, above, f"{name}:{node.lineno}")
+                case ast.Constant(value=str(text) | bytes(text)):
+                    self._add_named(os.fsdecode(text), above, f"{name}:{node.lineno}")
                 case ast.JoinedStr():
                     parts = (each.value if isinstance(each, ast.Constant) else "*" for each in node.values)
                     self._add_named("".join(map(str, parts)), above, f"{name}:{node.lineno}")
