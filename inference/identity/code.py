@@ -50,7 +50,9 @@ KEYS = GitIgnoreSpec.from_lines(
 that names such a file in `model.code` publishes it."""
 
 _NEVER = {"__pycache__", ".git", ".hg", ".svn", "node_modules"}
-_MODULE_ENDS = (".py", *EXTENSION_SUFFIXES, ".pyc")
+MODULE_ENDS = (".py", *EXTENSION_SUFFIXES, ".pyc")
+"""How the names of a module's files end."""
+
 _LONGEST = 255
 
 _CODE = r"%[-+ #0-9.]*([a-zA-Z])"
@@ -149,7 +151,7 @@ def _missing(cause: BaseException, copy: str) -> Iterator[str]:
     names: Iterable[str] = ()
     if isinstance(cause, ModuleNotFoundError) and cause.name:
         words = cause.name.replace(".", "/")
-        names = (f"{place}{words}{end}" for place in importable_places(copy) for end in (*_MODULE_ENDS, "/"))
+        names = (f"{place}{words}{end}" for place in importable_places(copy) for end in (*MODULE_ENDS, "/"))
     elif isinstance(cause, FileNotFoundError) and isinstance(cause.filename, str):
         names = (os.path.relpath(os.path.realpath(cause.filename), os.path.realpath(copy)),)
     return (name for name in names if not name.startswith("../") and not Path(copy, name).exists())
@@ -213,7 +215,7 @@ class _Search:
         own = [
             name
             for place in self.places
-            for end in (*_MODULE_ENDS, *(f"/__init__{each}" for each in _MODULE_ENDS))
+            for end in (*MODULE_ENDS, *(f"/__init__{each}" for each in MODULE_ENDS))
             if (name := f"{place}{words}{end}") in self.reasons
         ]
         if own:
@@ -245,7 +247,7 @@ class _Search:
                 continue
             for depth in range(1, len(words) + 1):
                 name = place + "/".join(words[:depth])
-                if any((self.folder / f"{name}/__init__{end}").is_file() for end in _MODULE_ENDS):
+                if any((self.folder / f"{name}/__init__{end}").is_file() for end in MODULE_ENDS):
                     for path in self._below(self.folder / name):
                         self._add(path, why)
                     return
@@ -256,7 +258,7 @@ class _Search:
 
     def _module(self, name: str) -> list[Path]:
         """The files of a module that is no package: its source, what is compiled of it, or both."""
-        return [path for end in _MODULE_ENDS if (path := self.folder / f"{name}{end}").is_file()]
+        return [path for end in MODULE_ENDS if (path := self.folder / f"{name}{end}").is_file()]
 
     def _add_named(self, text: str, bases: list[Path], why: str) -> None:
         """Add the files, folders and modules that a text of the code names, looked up in each of the bases."""

@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from nightjar.inference.identity.code import MODULE_ENDS
 from nightjar.inference.identity.packages import is_litter
 from nightjar.inference.records import Seen
 from nightjar.inference.witness.places import Places, source_of
@@ -22,8 +23,8 @@ _CALLS_THE_USER = tuple(_NIGHTJAR + name for name in ("job/finding.py", "predict
 _ADAPTERS = _NIGHTJAR + "predictors/"
 _WITNESS = str(Path(__file__).parent) + "/"
 _LINES = linecache.updatecache.__code__.co_filename
-_LISTING = {"os", "glob", "pathlib"}
-"""Modules that list a folder for their callers."""
+_LISTING = {"os", "glob", "pathlib", "pkgutil", "importlib"}
+"""Modules and packages that list a folder for their callers."""
 
 _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 
@@ -105,12 +106,19 @@ class Notes:
         """Keep a module of the job's folder that Python found nowhere. places: folders in which it searched."""
         last = module.rpartition(".")[2]
         for place in places:
-            for end in (".py", "/__init__.py"):
-                self.lacks(f"{place}/{last}{end}", by)
+            if self._in_copy(place) is not None:
+                for end in MODULE_ENDS:
+                    self.lacks(f"{place}/{last}{end}", by)
+                    self.lacks(f"{place}/{last}/__init__{end}", by)
 
     def lists_itself(self, frame: FrameType | None) -> bool:
-        """Whether the user's own line lists a folder, and no library (Python's import, say) does it for itself."""
-        while frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] in _LISTING:
+        """Whether the user's own line lists a folder, and no library (Python's import, say) does it for itself.
+
+        `importlib.resources` lists a package without `__init__.py` to find one name in it: `joinpath` is no listing.
+        """
+        while frame is not None and (name := str(frame.f_globals.get("__name__"))).partition(".")[0] in _LISTING:
+            if name.startswith("importlib._bootstrap") or frame.f_code.co_name == "joinpath":
+                return False
             frame = frame.f_back
         return frame is not None and bool(self.line(frame))
 

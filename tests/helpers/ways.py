@@ -333,6 +333,27 @@ WAYS: dict[str, Way] = {
         {"job/v/w": "1"},
         put("job/v/u", "2"),
     ),
+    "modules of a folder that pkgutil lists": Way(
+        REFUSED,
+        "import pkgutil, rules.base\n"
+        "W = sum(__import__('rules.' + m.name, fromlist='W').W for m in pkgutil.iter_modules(rules.__path__))",
+        {"job/rules/base.py": "W = 0", "job/rules/a.py": "W = 1"},
+        put("job/rules/a.py", "W = 2"),
+    ),
+    "files of a package without __init__.py that importlib lists": Way(
+        REFUSED,
+        "import importlib.resources as r, rules.base\n"
+        "W = sum(float(p.read_text()) for p in r.files(rules.base.__package__).iterdir() if p.suffix == '.t' + 'xt')",
+        {"job/rules/base.py": "", "job/rules/a.txt": "1"},
+        put("job/rules/a.txt", "2"),
+    ),
+    "a compiled module whose name the code computes, imported if it can be": Way(
+        REFUSED,
+        "from importlib import import_module\ntry:\n W = import_module(chr(104)).W\nexcept ImportError:\n W = 1",
+        {},
+        compiled("W = 2"),
+        compiled("W = 1"),
+    ),
     "a file of a folder that the code lists, in `model.code`": Way(
         AGAIN,
         "W = sum(float(p.read_text()) for p in HERE.iterdir() if p.suffix == '.txt')",
@@ -539,6 +560,12 @@ SILENT: dict[str, Way] = {
         files={"job/h.py": LOADED},
         first=pickled("job"),
         job={"identity": "strict", "model": {**PICKLED, "code": ["h.py"]}},
+    ),
+    "a file of a package without __init__.py, by importlib": Way(
+        "silent",
+        "import importlib.resources as r, rules.base\n"
+        "W = len(r.files(rules.base.__package__).joinpath('base.py').read_text())",
+        {"job/rules/base.py": "", "job/rules/other.txt": ""},
     ),
     "an editable package that counts, in a strict job": Way(
         "silent",
