@@ -212,13 +212,9 @@ class _Search:
         """
         self._add_module(module, key)
         words = module.replace(".", "/")
-        own = [
-            name
-            for place in self.places
-            for end in (*MODULE_ENDS, *(f"/__init__{each}" for each in MODULE_ENDS))
-            if (name := f"{place}{words}{end}") in self.reasons
-        ]
-        if own:
+        ends = *MODULE_ENDS, *(f"/__init__{each}" for each in MODULE_ENDS)
+        names = [f"{place}{words}{end}" for place in self.places for end in ends]
+        if own := [name for name in names if name in self.reasons]:
             for name in own:
                 if name.endswith(".py"):
                     _check_syntax(key, self.folder / name)
@@ -226,6 +222,11 @@ class _Search:
         top = module.partition(".")[0]
         if not any(self._module(place + top) for place in self.places) and is_installed(top, str(self.folder)):
             return False
+        for path in (self.folder / name for name in names if (self.folder / name).is_file()):
+            why = "is left out by `!` in model.code; take that pattern out"
+            if self.is_data(str(path)):
+                why = "lies in the job's model, input or output, where no code is looked for; move it beside the job"
+            raise JobError(f"{key}: {path} {why}")
         known = {
             path.relative_to(self.folder).with_suffix("").as_posix().replace("/", ".")
             for path in self._below(self.folder)

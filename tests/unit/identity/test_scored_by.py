@@ -191,6 +191,12 @@ def test_an_editable_package_whose_modules_cannot_be_found_does_not_count_silent
     [
         ({"mine.py": ""}, {"uses": "mien:P"}, r"model\.uses: there is no module 'mien' in .*did you mean 'mine'"),
         ({"pkg/__init__.py": ""}, {"uses": "pkg.gone:P"}, r"model\.uses: there is no module 'pkg\.gone'"),
+        (
+            {"m/mine.py": ""},
+            {"uses": "m.mine:P", "model": {"path": "m"}},
+            r"model\.uses: .*/m/mine\.py lies in the job's model.*; move it beside the job",
+        ),
+        ({"mine.py": ""}, {"model": {"code": ["!mine.py"]}}, r"model\.uses: .*/mine\.py is left out by `!` in model"),
         ({"mine.py": ""}, {"preprocess": "gone_prep:p"}, r"preprocess: there is no module 'gone_prep'"),
         ({"mine.py": "x = 1\ndef f(:"}, {}, r"model\.uses: .*mine\.py, line 2: "),
         ({"mine.py": "\0"}, {}, r"model\.uses: .*mine\.py, line 1: "),
