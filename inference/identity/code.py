@@ -335,6 +335,9 @@ class _Search:
         self.reasons[name] = why
         if name.endswith(".py"):
             self._unread.append(name)
+        log = path.with_name(f"{path.name}-wal")  # what SQLite has not written into a database yet
+        if log.is_file() and _size(str(log)):
+            self._add(log, why)
 
     def _follow(self, name: str) -> None:
         """Add what a module imports and names; nothing of one that cannot be parsed, which its import will say."""

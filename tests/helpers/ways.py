@@ -137,6 +137,23 @@ def database(root: Path) -> None:
         kept.execute("create table w (w)")
 
 
+def logged(value: int) -> Callable[[Path], None]:
+    """A database whose writer keeps its last rows in the log beside it."""
+
+    def change(root: Path) -> None:
+        kept = sqlite3.connect(root / "job" / "w.db")
+        kept.executescript(
+            "pragma journal_mode = wal; pragma wal_autocheckpoint = 0; create table if not exists w (w);"
+            f"insert into w values ({value})"
+        )
+        OPEN.append(kept)
+
+    return change
+
+
+OPEN: list[sqlite3.Connection] = []
+
+
 def rewritten(root: Path) -> None:
     """Other rows under the same name, size and modification time."""
     path = root / "job" / "data" / "a.parquet"
@@ -291,6 +308,13 @@ WAYS: dict[str, Way] = {
         "class _W:\n __array_ufunc__ = None\n def __rmul__(s, o):\n  from h import W\n  return o * W\nW = _W()",
         {"job/h.py": "W = 1"},
         put("job/h.py", "W = 2"),
+    ),
+    "rows of a database that are still in its log": Way(
+        AGAIN,
+        "import sqlite3\nW = sqlite3.connect(HERE / 'w.db').execute('select sum(w) from w').fetchone()[0]",
+        {},
+        logged(2),
+        logged(1),
     ),
     "a link pointed elsewhere": Way(
         AGAIN,
