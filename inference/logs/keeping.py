@@ -163,16 +163,17 @@ class _Ends:
             self.drop(first)
 
     def drop(self, line: Line) -> None:
-        """Leave a line out."""
+        """Leave a line out, or a note with the lines in whose place it stands."""
         self._first_left_out = self._first_left_out or line
-        self._left_out += 1
+        self._left_out += line.left_out or 1
 
     def lines(self) -> list[Line]:
         """The lines that are kept, with a note in place of the others."""
         if self._first_left_out is None:
             return [*self._head, *self._tail]
         text = f"… {self._left_out:,} line{'s' if self._left_out > 1 else ''} left out"
-        return [*self._head, replace(self._first_left_out, stream=NOTE, text=text), *self._tail]
+        note = replace(self._first_left_out, stream=NOTE, text=text, left_out=self._left_out)
+        return [*self._head, note, *self._tail]
 
 
 def _size(file: str) -> int:

@@ -52,6 +52,9 @@ class Line:
     attempt: int = 0
     """The number of the shard's attempt, from 1; 0 without a shard."""
 
+    left_out: int = field(default=0, metadata=SELDOM)
+    """The number of lines in whose place a note stands."""
+
     worker: str = field(default="", metadata=SELDOM)
     """`host:pid` of the process that printed; in a part its first line has the name for all."""
 

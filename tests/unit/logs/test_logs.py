@@ -229,6 +229,20 @@ def test_a_part_is_bounded_however_many_shards_print(tmp_path: Path, revision: s
     assert any(line.shard == "0999" for line in kept_lines)
 
 
+def test_each_line_that_is_printed_is_kept_or_counted(tmp_path: Path, revision: str) -> None:
+    """Also where a note of one shard is left out with lines of other shards."""
+    path = tmp_path / "out"
+    with path.open("wb") as out:
+        for number in range(10):
+            out.write(marker(Started(f"{number:04d}", 1, "w")))
+            out.writelines(b"line %04d %s\n" % (index, b"x" * 60) for index in range(1000))
+    book = Book("host:1", 1, (str(path), str(tmp_path / "none")), BEGIN)
+    keep(LakeStorage(), revision, book, Masks(LakeStorage()), final=True)
+    notes = [line for line in kept(revision) if line.stream == NOTE]
+    assert len(kept(revision)) - len(notes) + sum(line.left_out for line in notes) == 10_000
+    assert [line.text for line in notes] == [f"… {line.left_out:,} lines left out" for line in notes]
+
+
 def test_a_secret_is_kept_by_no_means(revision: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The values of variables that are secret by their name, the storage's keys, and passwords in URLs."""
     monkeypatch.setenv("CHURN_API_KEY", "plän-ted/secret")
