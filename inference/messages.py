@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import base64
 import difflib
+import json
 import os
 import re
 import sysconfig
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 MESSAGE_CHARS = 600
 """The longest error text in an event, so that no event is larger than 2 KB."""
@@ -96,8 +99,21 @@ _hidden: list[str] = []
 
 def hide(secrets: Iterable[str]) -> None:
     """Leave these out of all texts that `utf8` and `clip` make from now on: errors of the user's code may have them."""
-    _hidden.extend(secret for secret in secrets if len(secret) >= SHORTEST and secret not in _hidden)
+    forms = (form for secret in secrets if len(secret) >= SHORTEST for form in forms_of(secret))
+    _hidden.extend(form for form in forms if form not in _hidden)
     _hidden.sort(key=len, reverse=True)
+
+
+def forms_of(value: str) -> Iterator[str]:
+    """A secret as programs write it: itself, as JSON and `repr` have it, in a URL, and the base64 of a text with it."""
+    yield from (value, repr(value)[1:-1], json.dumps(value)[1:-1], json.dumps(value, ensure_ascii=False)[1:-1])
+    plain = value.encode(errors="surrogateescape")
+    yield from (quote(plain), quote(plain, safe=""), quote_plus(plain))
+    for shift in range(3):  # the secret may begin anywhere in the encoded text
+        encoded = base64.b64encode(b"\0" * shift + plain).decode()
+        inner = encoded[4 * (shift > 0) : -4]
+        if len(inner) >= SHORTEST:
+            yield from (inner, inner.replace("+", "-").replace("/", "_"))
 
 
 def _without_secrets(text: str) -> str:

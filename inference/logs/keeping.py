@@ -5,7 +5,6 @@ Which shard a line belongs to is said in the files themselves: a worker writes a
 
 from __future__ import annotations
 
-import base64
 import os
 import re
 import time
@@ -14,10 +13,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
-from urllib.parse import quote
 
 from nightjar.inference.logs.printed import NOTE, STREAMS, Line, write
-from nightjar.inference.messages import HIDDEN, SHORTEST
+from nightjar.inference.messages import HIDDEN, SHORTEST, forms_of
 from nightjar.inference.records import Started
 from nightjar.inference.storage.locations import without_password
 from nightjar.inference.storage.protocol import Storage
@@ -191,7 +189,8 @@ _NO_SECRET = re.compile(r"(_FILE|_PATH|_DIR|_SOCK|_MODE|_ID|_URL|_URI|^PWD|^OLDP
 
 
 class Masks:
-    """Masks the values that this process knows to be secret, as they are, encoded for a URL, and in base64.
+    """Masks the values that this process knows to be secret: as they are, as JSON and `repr` write them, encoded for a
+    URL, and in base64.
 
     The name of a variable or setting tells whether its value is secret. A password in a URL is found by its position.
     """
@@ -201,7 +200,7 @@ class Masks:
     ) -> None:
         """secrets: other values."""
         known = (*_secrets(storage, environment), *(each for each in secrets if len(each) >= SHORTEST))
-        found = {form for value in known for form in _forms(value)}
+        found = {form for value in known for form in forms_of(value)}
         # The longest first, because one secret may contain another.
         ordered = sorted(found, key=len, reverse=True)
         self._values = re.compile("|".join(map(re.escape, ordered))) if ordered else None
@@ -220,14 +219,3 @@ def _secrets(storage: Storage, environment: Mapping[str, str]) -> Iterator[str]:
         # A key in PEM form is printed line by line; a password may have a name before it.
         lines = [*value.splitlines(), value.partition(":")[2]]
         yield from (line.strip() for line in lines if len(line.strip()) >= SHORTEST)
-
-
-def _forms(value: str) -> Iterator[str]:
-    yield value
-    yield quote(value, safe="")
-    plain = value.encode(errors="surrogateescape")
-    for shift in range(3):  # the secret may begin anywhere in the encoded text
-        encoded = base64.b64encode(b"\0" * shift + plain).decode()
-        inner = encoded[4 * (shift > 0) : -4]
-        if len(inner) >= SHORTEST:
-            yield inner

@@ -10,10 +10,11 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote, quote_plus
 
 import pytest
 
@@ -257,6 +258,27 @@ def test_a_secret_is_kept_by_no_means(revision: str, tmp_path: Path, monkeypatch
         assert form not in text
     assert HIDDEN in text
     assert f"postgres://{HIDDEN}@db/x and more" in text
+
+
+@pytest.mark.parametrize(
+    "secret", ["CORP\\svc-päss", "wJalr/XUt nF+EMI/K7", "quote\"in-'it", "tab\tin-it", "~~~???>>>ÿÿÿ"]
+)
+@pytest.mark.parametrize(
+    "encoded",
+    [
+        repr,
+        json.dumps,
+        lambda value: json.dumps(value, ensure_ascii=False),
+        quote,
+        quote_plus,
+        lambda value: quote(value, safe=""),
+        lambda value: base64.b64encode(value.encode()).decode(),
+        lambda value: base64.urlsafe_b64encode(value.encode()).decode(),
+    ],
+)
+def test_a_secret_is_masked_as_libraries_write_it(secret: str, encoded: Callable[[str], str]) -> None:
+    text = encoded(secret)
+    assert text[1:-4] not in Masks(LakeStorage(), {"MY_TOKEN": secret})(f"sent {text} to the host")
 
 
 def test_of_a_line_that_is_cut_no_half_of_a_secret_stays(tmp_path: Path, revision: str) -> None:

@@ -222,6 +222,8 @@ def test_an_error_of_opening_says_which_of_several_models_it_is_about(
     "line",
     [
         "raise ValueError(KEY)",
+        "raise ValueError({'key': KEY})",
+        "import urllib.parse\nraise ValueError(urllib.parse.urlencode({'key': KEY}))",
         "class Predictor:\n    def __init__(self): open(KEY)\n    def __call__(self, batch): pass",
     ],
 )
@@ -229,7 +231,7 @@ def test_a_secret_in_an_error_of_loading_is_not_told(lake: Lake, monkeypatch: py
     """Nor by what caused the error."""
     monkeypatch.setattr(messages, "_hidden", [])
     monkeypatch.setenv("THE_KEY", "")
-    monkeypatch.setenv("OF_TONIGHT", "hunter2-hunter2")
+    monkeypatch.setenv("OF_TONIGHT", "hunter2\\hunter2")
     lake.write_model(f"import os\nKEY = os.environ['THE_KEY']\n{line}\n")
     lake.ready(model__uses="model:Predictor", resources__runtime_env={"env_vars": {"THE_KEY": "${OF_TONIGHT}"}})
     with pytest.raises(JobError, match=r"^model\.uses: .* failed with \w+: .*\*\*\*") as failed:
