@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from importlib.machinery import EXTENSION_SUFFIXES
-from itertools import product
+from itertools import islice, product
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +106,13 @@ def find_objects(job: Job, objects: Mapping[str, str]) -> Code:
         JobError: As `find_code`.
     """
     return _Search(job).found({key: spec.partition(":")[0] for key, spec in objects.items()})
+
+
+def names_beside(job: Job, code: Code) -> tuple[str, ...]:
+    """The other files of the job's folder, at most as many as code may have, without input, output and model."""
+    search = _Search(job)
+    names = (path.relative_to(search.folder).as_posix() for path in search.below(search.folder))
+    return tuple(islice((name for name in names if name not in code.files), MOST_FILES))
 
 
 def data_of(job: Job) -> Callable[[str], bool]:
@@ -229,7 +236,7 @@ class _Search:
             raise JobError(f"{key}: {path} {why}")
         known = {
             path.relative_to(self.folder).with_suffix("").as_posix().replace("/", ".")
-            for path in self._below(self.folder)
+            for path in self.below(self.folder)
             if path.suffix == ".py"
         }
         raise JobError(
@@ -249,7 +256,7 @@ class _Search:
             for depth in range(1, len(words) + 1):
                 name = place + "/".join(words[:depth])
                 if any((self.folder / f"{name}/__init__{end}").is_file() for end in MODULE_ENDS):
-                    for path in self._below(self.folder / name):
+                    for path in self.below(self.folder / name):
                         self._add(path, why)
                     return
                 if own := self._module(name):
@@ -275,20 +282,19 @@ class _Search:
                 continue
             for place in (os.path.normpath(base / each), *self._matching(base, each)):
                 if place.startswith(f"{self.folder}/") and Path(place) not in bases:
-                    for path in self._below(Path(place)) if _is_folder(place) else [Path(place)]:
+                    for path in self.below(Path(place)) if _is_folder(place) else [Path(place)]:
                         self._add(path, why)
 
     def _matching(self, base: Path, pattern: str) -> list[str]:
         """The files and folders that a pattern names; none of one that would name every file."""
-        if not glob.has_magic(pattern):
-            return []
-        if not any(map(_TELLING.search, (pattern.rpartition("/")[2], pattern.partition("/")[0]))):
+        telling = map(_TELLING.search, (pattern.rpartition("/")[2], pattern.partition("/")[0]))
+        if not glob.has_magic(pattern) or not any(telling):
             return []
         if "**" not in pattern.split("/"):
             return [os.path.normpath(each) for each in glob.glob(f"{glob.escape(str(base))}/{pattern}")]  # noqa: PTH207
         # Not with glob, which walks links in circles.
         spec = PathSpec.from_lines("gitignore", ["/" + pattern.replace("\\", "\\\\")])
-        return [str(path) for path in self._below(base) if spec.match_file(path.relative_to(base).as_posix())]
+        return [str(path) for path in self.below(base) if spec.match_file(path.relative_to(base).as_posix())]
 
     def _may_have(self, folder: Path, pattern: str) -> bool:
         """Whether a name in the folder begins as the pattern does. A generated module has many texts that name none."""
@@ -316,7 +322,7 @@ class _Search:
             if (self.folder / name).is_file():
                 self._add(self.folder / name, "model.code", named=True)
         unmatched = {name: PathSpec.from_lines("gitignore", [name]) for name in wanted if name not in self.reasons}
-        for path in self._below(self.folder, litter=any("/." in f"/{name}" for name in unmatched)) if unmatched else ():
+        for path in self.below(self.folder, litter=any("/." in f"/{name}" for name in unmatched)) if unmatched else ():
             name = path.relative_to(self.folder).as_posix()
             if self._chosen.check_file(name).include:
                 self._add(path, "model.code")
@@ -362,7 +368,7 @@ class _Search:
                     parts = (each.value if isinstance(each, ast.Constant) else "*" for each in node.values)
                     self._add_named("".join(map(str, parts)), above, f"{name}:{node.lineno}")
 
-    def _below(self, folder: Path, *, litter: bool = False) -> Iterator[Path]:
+    def below(self, folder: Path, *, litter: bool = False) -> Iterator[Path]:
         """The files below a folder, also behind links, without caches, environments, input, output and model. litter:
         also what `is_litter` says of.
         """

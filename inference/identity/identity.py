@@ -18,7 +18,7 @@ from typing import Any
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, RunFailed
-from nightjar.inference.identity.code import Code, data_of, find_code, find_objects
+from nightjar.inference.identity.code import Code, data_of, find_code, find_objects, names_beside
 from nightjar.inference.identity.packages import Package, distribution, package_at, package_of
 from nightjar.inference.identity.snapshots import NOTHING, Snapshot, names, take, take_model
 from nightjar.inference.input.sources.protocol import binding
@@ -51,6 +51,9 @@ class ScoringSet:
 
     reasons: Mapping[str, str] = field(default_factory=dict)
     """Why each file of the code scores, by its name, as in `Code`."""
+
+    beside: tuple[str, ...] = ()
+    """Names of other files of the job's folder: a node that does not see it refuses code that looks for one, too."""
 
     checks: Snapshot = NOTHING
     """The files of the job's own checks and accumulators. They score nothing, and are no part of the identity."""
@@ -132,7 +135,15 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
     packages = {name: _package(job, name).content for name in sorted(counted)}
     checks = _snapshot("checks", storage, find_objects(job, job.beside()))
     taken = _snapshot("model.uses", storage, code)
-    return ScoringSet(taken, take_models(storage, job), packages, code.reasons, checks, _counting(storage, job))
+    return ScoringSet(
+        taken,
+        take_models(storage, job),
+        packages,
+        code.reasons,
+        names_beside(job, code),
+        checks,
+        _counting(storage, job),
+    )
 
 
 def _snapshot(key: str, storage: Storage, code: Code) -> Snapshot:

@@ -192,7 +192,7 @@ def _opened(
         # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
         known = [*paths.values(), *(each.source for each in linked)]
         chooses = any(not each.startswith("!") for each in job.code)
-        notes = witness.watch(job.folder, known, spec.job.folder, may_list=chooses)
+        notes = witness.watch(job.folder, known, spec.job.folder, spec.scoring.beside, may_list=chooses)
         notes.places.variables.update(spec.job.resources.runtime_env.counted)
     loaded = tuple(
         _loaded(spec, each, load, paths.get(each.model.name)) for each in model_jobs(job) if each.model.name in chosen

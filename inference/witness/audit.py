@@ -33,11 +33,16 @@ _thread = threading.local()
 
 
 def watch(
-    home: str | os.PathLike[str], covered: Iterable[str] = (), live: str = "", *, may_list: bool = False
+    home: str | os.PathLike[str],
+    covered: Iterable[str] = (),
+    live: str = "",
+    beside: Iterable[str] = (),
+    *,
+    may_list: bool = False,
 ) -> Notes:
     """Begin to watch all threads of this process; an earlier watch ends. See `Notes`."""
     global _notes, _installed
-    begun = Notes(os.fspath(home), covered, live, may_list=may_list)
+    begun = Notes(os.fspath(home), covered, live, beside, may_list=may_list)
     if not _installed:
         _installed = True
         sys.addaudithook(_hook)

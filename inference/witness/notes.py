@@ -32,14 +32,18 @@ _RAY = ("/ray/_private/", "/ray/data/", "/ray/util/")
 class Notes:
     """Takes notes for one predictor. It is thread-safe."""
 
-    def __init__(self, home: str, covered: Iterable[str], live: str, *, may_list: bool = False) -> None:
+    def __init__(
+        self, home: str, covered: Iterable[str], live: str, beside: Iterable[str] = (), *, may_list: bool = False
+    ) -> None:
         """home: the folder of the user's code. covered: files and folders of the identity. live: the job's own folder.
 
-        may_list: the job itself says which further files of its folder are code, so its code may list folders there.
+        beside: names of files that lay there when the run began, for a node that does not see the folder. may_list: the
+        job itself says which further files of its folder are code, so its code may list folders there.
         """
         self.places = Places(home, covered)
         self._homes = (self.places.home, os.path.abspath(home) + "/")  # noqa: PTH100 (links are not resolved)
         self._live = os.path.realpath(live) + "/" if live else ""
+        self._beside = _by_folder(beside)
         self._may_list = may_list
         self._seen = Collection()
         self._unreported: deque[Seen] = deque()
@@ -99,8 +103,12 @@ class Notes:
         name = self._in_copy(path)
         if not name or not self._live or "__pycache__" in name:  # Python looks for bytecode before it compiles a module
             return
-        if not Path(self.places.home, name).exists() and Path(self._live, name).exists():
+        if not Path(self.places.home, name).exists() and self._lies_beside(name):
             self.add("absent", name, by)
+
+    def _lies_beside(self, name: str) -> bool:
+        folder, _, last = name.rpartition("/")
+        return Path(self._live, name).exists() or last in self._beside.get(folder, ())
 
     def lacks_module(self, module: str, places: Iterable[str], by: str) -> None:
         """Keep a module of the job's folder that Python found nowhere. places: folders in which it searched."""
@@ -128,7 +136,7 @@ class Notes:
         if name is None or self._may_list or not self._live:
             return
         live, copy = (_entries(Path(top, name)) for top in (self._live, self.places.home))
-        if not all(map(is_litter, live - copy)):
+        if not all(map(is_litter, (live or self._beside.get(name, set())) - copy)):
             self.add("listed", name or "the job's folder", by)
 
     def _in_copy(self, path: str | bytes | os.PathLike[str]) -> str | None:
@@ -164,6 +172,16 @@ class Notes:
                 return None
             frame = frame.f_back
         return "", False
+
+
+def _by_folder(names: Iterable[str]) -> dict[str, set[str]]:
+    """The names in each folder. names: of files in all of them."""
+    found: dict[str, set[str]] = {}
+    for name in names:
+        while name:
+            name, _, last = name.rpartition("/")
+            found.setdefault(name, set()).add(last)
+    return found
 
 
 def _entries(folder: Path) -> set[str]:

@@ -124,6 +124,44 @@ def test_a_strict_jobs_worker_keeps_nothing_of_what_used_more(lake: Lake, folder
     assert not list(lake.revision().glob("data/*"))
 
 
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ("import_module('fast' + '_rules')", "looks for fast_rules.py"),
+        ("open('ru' + 'les/a.tx' + 't')", "looks for rules/a.txt"),
+        ("os.listdir()", "lists the job's folder"),
+    ],
+)
+def test_a_node_that_does_not_see_the_jobs_folder_knows_what_lay_there(
+    lake: Lake, apart: Apart, line: str, said: str
+) -> None:
+    """Code that goes on without a file is refused there, too."""
+    lake.write_model(GOES_ON.format(line=line))
+    (lake.folder / "fast_rules.py").touch()
+    (lake.folder / "rules").mkdir()
+    (lake.folder / "rules" / "a.txt").touch()
+    lake.write_job(model__uses="model:score")
+    spec = lake.worker_spec()
+    away = replace(spec, job=spec.job.model_copy(update={"folder": "/of/another/node"}))
+    *_, last = apart(tried, away, samples(lake.planned()))
+    assert isinstance(last, JobError)
+    assert said in str(last)
+
+
+GOES_ON = """
+import os
+from importlib import import_module
+
+try:
+    {line}
+except (ImportError, OSError):
+    pass
+
+def score(batch):
+    return {{"score": batch["x"]}}
+"""
+
+
 def test_a_variable_that_the_job_says_is_part_of_the_identity(lake: Lake, apart: Apart) -> None:
     """One whose value comes from where the command runs is not."""
     lake.write_model(READS)
