@@ -94,7 +94,8 @@ def refuse(*, strict: bool) -> None:
 
 
 def _opened(notes: Notes, by: str, path: Any, mode: Any, flags: Any) -> None:
-    if isinstance(path, int):  # a file descriptor, noted when it was opened
+    # A file descriptor was noted when it was opened; a name with a null byte cannot be opened.
+    if isinstance(path, int) or "\0" in os.fsdecode(path):
         return
     writes = isinstance(flags, int) and flags & os.O_ACCMODE != os.O_RDONLY
     if writes:
@@ -210,7 +211,7 @@ def _hook(event: str, arguments: tuple[Any, ...]) -> None:
         if cause is not None and (cause[1] or event in _FILES):
             _EVENTS[event](notes, cause[0], *arguments)
     except Exception:  # noqa: BLE001 (an error here would stop the user's code)
-        notes.failures += 1
+        notes.add("unnoted", event, "")
     finally:
         _thread.busy = False
 
@@ -232,6 +233,6 @@ class _NotFound:
             if (cause := notes.cause(sys._getframe(1))) is not None:
                 notes.lacks_module(module, sys.path if path is None else path, cause[0])
         except Exception:  # noqa: BLE001 (as in `_hook`)
-            notes.failures += 1
+            notes.add("unnoted", "import", "")
         finally:
             _thread.busy = False

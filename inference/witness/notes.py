@@ -47,7 +47,6 @@ class Notes:
         self._may_list = may_list
         self._seen = Collection()
         self._unreported: deque[Seen] = deque()
-        self.failures = 0
 
     def all(self) -> tuple[Seen, ...]:
         """Everything noticed so far."""

@@ -35,6 +35,7 @@ _SENTENCES = {
     "they are",
     "database": "opens the database {name}, which is not part of this run's identity; say in `model.version` which "
     "state it is in",
+    "unnoted": "does what Python calls `{name}`, and Nightjar failed to note what it used; please report this",
     "program": "starts {name}, which is not part of this run's identity; say in `model.version` which it is",
 }
 
