@@ -12,6 +12,7 @@ Ctrl-C ends it before the run has reported, and it has no password.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import secrets
@@ -275,7 +276,16 @@ def serve(shared: socket.socket, *, complete: bool) -> None:
         # the host `prefect-in-memory`.
         guarded = TrustedHostMiddleware(app, allowed_hosts=[*HOSTS], www_redirect=False)
         _close_database()
-        uvicorn.Server(uvicorn.Config(guarded, log_level="error", lifespan="on")).run(sockets=[shared])
+        # One server at a time starts: two that make or migrate the same database at once fail.
+        starts = password_file().with_name("nightjar-server.lock").open("w")
+        fcntl.flock(starts, fcntl.LOCK_EX)
+
+        class Server(uvicorn.Server):
+            async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+                await super().startup(sockets)
+                starts.close()
+
+        Server(uvicorn.Config(guarded, log_level="error", lifespan="on")).run(sockets=[shared])
 
 
 def _close_database() -> None:

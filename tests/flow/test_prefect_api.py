@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from importlib import import_module
@@ -44,7 +44,7 @@ from forked import forked
 from nightjar.flows.cli import doctor
 from nightjar.flows.flow_call import Call, handing, keeping_ending
 from nightjar.flows.prefect_api.api import api_url, ask_api, home, is_away, page_of, require_api, worker_env
-from nightjar.flows.prefect_api.ownserver import server_settings
+from nightjar.flows.prefect_api.ownserver import PrefectApi, server_settings
 from nightjar.flows.prefect_api.server import start_api
 from nightjar.flows.serving.deploy import answering_api
 from nightjar.inference.errors import ClusterError, Transient
@@ -322,6 +322,17 @@ def test_the_own_server_is_not_asked_through_a_proxy(own_home: Path, monkeypatch
         code = f"import httpx; print(httpx.get('{url}/health').status_code)"
         child = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
         assert (child.stdout, child.stderr) == ("200\n", "")
+
+
+def test_own_servers_that_start_together_make_one_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two commands at once, where there was none before: each gets a server."""
+    monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
+    with ExitStack() as stack:
+        servers = [stack.enter_context(PrefectApi()) for _ in range(4)]
+        for each in servers:
+            each.begin()
+        for each in servers:
+            each.wait()
 
 
 def test_the_own_server_ends_with_a_command_killed_while_it_starts(tmp_path: Path) -> None:
