@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import os
 import threading
+from contextlib import ExitStack
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from prefect.task_runners import TaskRunner
 
+from nightjar.flows.cluster.leases import outliving_leases
 from nightjar.inference.engine import ray as ray_engine
 from nightjar.inference.errors import ClusterError
 
@@ -34,6 +36,16 @@ class ClusterRunner(TaskRunner[Any]):
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._rays: TaskRunner[Any] | None = None
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        # Prefect enters the runner before it maintains the lease of the run's slot, and leaves it after that.
+        self._stack.enter_context(outliving_leases())
+        return super().__enter__()
+
+    def __exit__(self, *ended: Any) -> None:
+        super().__exit__(*ended)
+        self._stack.close()
 
     def duplicate(self) -> Self:
         return type(self)()

@@ -8,7 +8,9 @@ import json
 import logging
 import re
 import signal
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from importlib import import_module
@@ -20,20 +22,23 @@ import httpx
 import pytest
 from prefect.client.schemas.objects import FlowRun
 from prefect.client.schemas.responses import DeploymentResponse
+from prefect.concurrency import _leases
 from prefect.exceptions import PrefectHTTPStatusError
 from prefect.flow_engine import run_flow
 from prefect.settings import PREFECT_API_URL, temporary_settings
-from prefect.states import Cancelling
+from prefect.states import Cancelling, Pending
 from test_artifacts import page
 
 from forked import forked
 from nightjar.flows.pages import standing
 from nightjar.flows.serving import serve
+from nightjar.flows.serving.deploy import as_deployment
 from nightjar.flows.serving.serve import _run_until_ended, _start, unless_cancelled
 from nightjar.inference.errors import ClusterError
+from nightjar.inference.job.file import load_job
 from ports import quiet_ports
 from service import Service, client, deployments, ended, prefect_server, runs_of, service, start_run, state_of
-from support import FREED_S, GATE, Lake, is_true, leaves_nothing, permit, signed_in, wait_until
+from support import FREED_S, GATE, NIGHT, Lake, is_true, leaves_nothing, permit, signed_in, wait_until
 
 nightly = import_module("nightjar.flows.nightly_flow")
 
@@ -207,6 +212,46 @@ def _receipts(lake: Lake, night: str) -> int:
     if not lake.revision(run_id=night).exists():
         return 0
     return sum(record["t"] == "receipt" for record in lake.records(run_id=night))
+
+
+def test_a_run_goes_on_without_its_slot_in_prefect(
+    tmp_path: Path, api_env: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an absence of the API: Prefect cannot renew the slot's lease, and would end the run in mid-step."""
+    monkeypatch.setattr(_leases, "_RENEWAL_FRACTION", 0.001)  # three times a second
+    lake, api = Lake(tmp_path), api_env["PREFECT_API_URL"]
+    lake.write_model(GATED)
+    (lake.folder / "gate.py").write_text(GATE)
+    (lake.folder / "permits").mkdir()
+    lake.ready(name="slotless", model__batch_size=1000)
+    job = str(lake.job_path)
+
+    def lose_slot() -> None:
+        """When a shard is committed. Most others wait until nobody renews the lease any more."""
+        permit(lake.folder / "permits", 2)
+        try:
+            wait_until(lambda: _receipts(lake, NIGHT) > 0, 60, "a shard is committed")
+            with client(api) as asked:
+                lease = asked.read_flow_run(run.id).state.state_details.deployment_concurrency_lease_id
+                asked.release_concurrency_slots_with_lease(lease)
+            renewing = [each for each in threading.enumerate() if each.name == f"concurrency-lease-renewal-{lease}"]
+            assert renewing
+            wait_until(lambda: not any(each.is_alive() for each in renewing), 60, "nobody renews the lease")
+        finally:
+            permit(lake.folder / "permits", 6)
+
+    with temporary_settings({PREFECT_API_URL: api}), ThreadPoolExecutor(1) as beside:
+        as_deployment(job, load_job(job), None, engine="local").apply()
+        run = start_run(api, deployments(api, "slotless")["slotless"], date=NIGHT)
+        with client(api) as asked:
+            asked.set_flow_run_state(run.id, Pending())
+            run = asked.read_flow_run(run.id)
+        losing = beside.submit(lose_slot)
+        state = run_flow(nightly.nightly, flow_run=run, parameters=run.parameters, return_type="state")
+        losing.result()
+    assert state.is_completed(), state
+    assert state_of(api, run).is_completed()
+    assert lake.published(NIGHT)["id"].tolist() == list(range(8000))
 
 
 def reports_at(serving: Service) -> str:
