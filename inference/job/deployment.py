@@ -16,6 +16,13 @@ from nightjar.inference.job.resources import TAKEN
 from nightjar.inference.job.sections import Section, form
 from nightjar.inference.messages import nearest
 
+_READ_TWO_WAYS = {
+    # To Prefect the first is every hour, every minute …, and of days of the week so is the second.
+    r"(?i)(?<!\w)0*(\w+)-0*\1(?!\w)": "schedulers differ in what {} means, so write the one value alone",
+    r"(?<![\w-])\w+/\w+": "schedulers differ in what {} means, so write a range before the /, as 0-30/10",
+}
+"""Parts of a cron expression by their pattern, and what to write instead."""
+
 
 class Schedule(Section):
     """When a deployment of the job runs: five fields of cron, in a time zone; each time that is due has a run."""
@@ -32,6 +39,9 @@ class Schedule(Section):
             problem = "L, W, # and ? are not known here"
         if not problem and fields[2] != "*" and fields[4] != "*":
             problem = "day of month and day of week cannot both be given: what that means differs between schedulers"
+        for pattern, mended in _READ_TWO_WAYS.items():
+            if found := re.search(pattern, value):
+                problem = problem or mended.format(found[0])
         try:
             CronSim(value, dt.datetime(2026, 1, 1))
         except CronSimError as error:

@@ -257,6 +257,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"schedule__cron": "0 0 2 * * *"}, "schedule.cron: '0 0 2 * * *' is no cron expression (it has 6 fields)"),
     ({"schedule__cron": "0 2 L * *"}, "schedule.cron: '0 2 L * *' is no cron expression (L, W, # and ? are not"),
     ({"schedule__cron": "0 2 1 * MON"}, "schedule.cron: '0 2 1 * MON' is no cron expression (day of month and day of"),
+    ({"schedule__cron": "0 8-08 * * *"}, "schedule.cron: '0 8-08 * * *' is no cron expression (schedulers differ in"),
+    ({"schedule__cron": "0 2 * * sat-Sat/2"}, "schedule.cron: '0 2 * * sat-Sat/2' is no cron expression (sch"),
+    ({"schedule__cron": "0 2 * * mon/2"}, "schedule.cron: '0 2 * * mon/2' is no cron expression (schedulers"),
     ({"schedule__cron": "61 2 * * *"}, "schedule.cron: '61 2 * * *' is no cron expression (Bad minute); write five"),
     (
         {"schedule": {"cron": "0 2 * * *", "timezone": "Europe/Berln"}},
