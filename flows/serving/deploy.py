@@ -107,8 +107,8 @@ def as_deployment(
 ) -> RunnerDeployment:
     """The deployment of one job, with its schedule. One run goes on at a time; further runs wait.
 
-    before: the present deployment of this name. If a person has paused it or its schedule, it stays paused. nights: the
-    address of the page of the job's nights, if one is served.
+    before: the present deployment of this name. If a person has paused it or its schedule, it stays paused. pool: None
+    for none, as of a job that is served. nights: the address of the page of the job's nights, if one is served.
 
     Raises:
         JobError: A job file elsewhere has the same name.
@@ -120,7 +120,7 @@ def as_deployment(
     active = not (before and before.schedules) or any(schedule.active for schedule in before.schedules)
     schedule = CronSchedule(cron=job.schedule.cron, timezone=job.schedule.timezone) if job.schedule else None
     models = ", ".join(code(model.path or model.uses) for model in job.models)
-    return RunnerDeployment.from_flow(
+    made = RunnerDeployment.from_flow(
         nightly,
         name=job.name,
         schedules=[DeploymentScheduleCreate(schedule=schedule, active=active)] if schedule else [],
@@ -133,6 +133,10 @@ def as_deployment(
         work_pool_name=pool,
         entrypoint_type=EntrypointType.MODULE_PATH,
     )
+    if pool is None:
+        # Prefect leaves a field alone that is not set, and a deployment in a pool has runs that no `serve` starts.
+        made.work_pool_name = made.work_queue_name = None
+    return made
 
 
 @contextmanager

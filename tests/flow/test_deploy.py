@@ -8,8 +8,11 @@ from typing import Any
 
 import pytest
 from prefect.client.schemas.actions import DeploymentUpdate
+from prefect.settings import PREFECT_API_URL, temporary_settings
 
 from forked import forked
+from nightjar.flows.serving.deploy import as_deployment
+from nightjar.inference.job.file import load_job
 from service import client, deployments
 from support import Lake, conforms
 
@@ -74,6 +77,21 @@ def test_an_engine_that_was_asked_for_is_the_deployments(jobs: Path, api_env: di
     assert deployments(api, "deploy-a")["deploy-a"].parameters == {"job": job, "engine": "local"}
     deploy(jobs, api_env)
     assert deployments(api, "deploy-a")["deploy-a"].parameters == {"job": job}
+
+
+def test_a_deployment_that_is_served_leaves_its_pool(jobs: Path, api_env: dict[str, str]) -> None:
+    """Its runs would wait there for a worker, and `serve` would start none of them."""
+    deploy(jobs, api_env)
+    api, job = api_env["PREFECT_API_URL"], str(jobs / "deploy-a" / "job.yaml")
+    before = deployments(api, "deploy-a")["deploy-a"]
+    with temporary_settings({PREFECT_API_URL: api}):
+        as_deployment(job, load_job(job), before).apply()
+    after = deployments(api, "deploy-a")["deploy-a"]
+    assert after.id == before.id
+    assert (before.work_pool_name, before.work_queue_name) == ("tests", "default")
+    assert (after.work_pool_name, after.work_queue_name) == (None, None)
+    deploy(jobs, api_env)
+    assert deployments(api, "deploy-a")["deploy-a"].work_pool_name == "tests"
 
 
 def test_deploying_again_changes_only_what_changed(jobs: Path, api_env: dict[str, str]) -> None:
