@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
@@ -22,6 +22,7 @@ from prefect.states import Completed, Failed
 from nightjar.flows.prefect_api.api import API_AWAY, in_words
 from nightjar.inference.engine import RAY
 from nightjar.inference.errors import ClusterError, JobError, NightjarError
+from nightjar.inference.ledger.endings import utc
 from nightjar.inference.process import held
 from nightjar.inference.run.request import RunRequest, make_request, to_begin
 
@@ -146,7 +147,7 @@ def request_of(
         engine=engine,
         moment=dt.datetime.fromtimestamp(flow_run.scheduled_start_time.timestamp(), dt.UTC),  # Prefect's is Pendulum's
     )
-    return to_begin(request)
+    return replace(to_begin(request), again_since=utc() if flow_run.run_count > 1 else "")
 
 
 def run_name() -> str:

@@ -55,6 +55,9 @@ class RunRequest(OfRun):
     flow_run: str
     """Prefect's id, or any id unique to this command; the steps of one flow run may follow each other at once."""
 
+    again_since: str = ""
+    """When Prefect began this flow run once more, in UTC, as ISO 8601; empty for its first try."""
+
     limit: int | None = None
     """Score only the first shards that together have at least this many rows, and never publish; None for all."""
 

@@ -239,7 +239,8 @@ def keep_failure(request: RunRequest, error: BaseException, step: str) -> None:
     """
     with suppress(StorageError, Held, JobError):
         newest = revs.newest_revision(request.storage, request.run_uri)
-        if newest is not None and newest.success is None and newest.begun_by(request.flow_run):
+        begun = newest is not None and newest.success is None and newest.begun_by(request.flow_run)
+        if newest is not None and begun and not _of_earlier_try(request, newest):
             _end(request, newest, error)
         elif not isinstance(error, Interrupted | TakenBack) and (request.check_owner() is not None or request.dated):
             ended = of_error(error, step, publish=request.publish, engine=request.engine)
@@ -248,6 +249,12 @@ def keep_failure(request: RunRequest, error: BaseException, step: str) -> None:
                     record_run(request)
                 content = json.dumps({"job": request.job.name, **encode(ended)}).encode()
                 request.storage.write(join(request.run_uri, _NOTE), content)
+
+
+def _of_earlier_try(request: RunRequest, newest: revs.Revision) -> bool:
+    """Whether the revision ended in an earlier try of this flow run, and no step has begun since."""
+    state = newest.state
+    return state.holder is None and state.ended is not None and state.ended.at < request.again_since
 
 
 def note_of(request: RunRequest) -> Ended | None:

@@ -38,7 +38,7 @@ from nightjar.inference.errors import (
     Transient,
 )
 from nightjar.inference.history.run_status import stands
-from nightjar.inference.ledger.endings import stopped_by
+from nightjar.inference.ledger.endings import stopped_by, utc
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import revisions as revs
@@ -284,6 +284,18 @@ def test_a_step_that_kept_why_is_believed_more_than_the_flow(job: Lake) -> None:
     records = job.records()
     waiting.keep_failure(request, RunFailed("a task failed"), "")
     assert job.records() == records
+
+
+def test_a_retry_in_prefect_that_could_not_begin_says_why(job: Lake) -> None:
+    """It has the id of the flow run whose step kept why the first try ended."""
+    request = fails(job, "score", ShardsFailed("1 of 8 shards has no result"))
+    again = replace(request, again_since=utc(1))
+    waiting.keep_failure(again, JobError("input.uri: no input files"), "discover")
+    assert stood(request) == ("rejected at discover", "input.uri: no input files")
+    open_epoch(request.storage, f"{request.run_uri}/r1", this_holder("score", request.flow_run)).stop(release=False)
+    waiting.keep_failure(again, RunFailed("the second end"), "discover")
+    kept = [record["message"] for record in job.records() if record["t"] == "ended"]
+    assert kept == ["1 of 8 shards has no result", "the second end"], "once a step has begun, the ledger keeps it"
 
 
 def test_who_was_replaced_says_nothing_about_the_run(job: Lake) -> None:
