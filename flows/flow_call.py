@@ -127,8 +127,11 @@ def request_of(
     run_id: str | None = None,
     ray: str | None = None,  # a parameter, and not part of the request
     engine: str = RAY,
+    make: Callable[..., RunRequest] = make_request,
 ) -> RunRequest:
     """The run that these parameters of the flow ask for, due when the flow run was due; without the code that scores.
+
+    make: `make_request`, or `unrecorded_request`.
 
     Raises:
         JobError: The job is none of those that are served: who may start its runs must not make it run other code.
@@ -136,7 +139,7 @@ def request_of(
     served = json.loads(os.environ.get(SERVED, "null"))
     if deployment.id and served is not None and job not in served:
         raise JobError(f"job: {job} is not served here; start `nightjar serve` on its folder")
-    request = make_request(
+    request = make(
         job,
         date=str(date) if date else None,
         run_id=run_id,

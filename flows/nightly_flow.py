@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Any
@@ -41,7 +42,7 @@ from nightjar.inference.output.revisions import revision_uri
 from nightjar.inference.process import seldom_collected
 from nightjar.inference.run.account import AGAIN, AUDIT, SCORE, VALIDATE, Account, account_of, keep
 from nightjar.inference.run.publishing import publish_run, unanswered, validate
-from nightjar.inference.run.request import RunRequest, fixed
+from nightjar.inference.run.request import RunRequest, fixed, unrecorded_request
 from nightjar.inference.run.results import Publication, Scored, Verdict
 from nightjar.inference.run.resume import needs_cluster
 from nightjar.inference.run.scoring import discover, score
@@ -129,8 +130,8 @@ def nightly(
     return _run(make, ray, current_call())
 
 
-def _run(make: Callable[[], RunRequest], ray: str | None, call: Call) -> State[Any]:
-    """make: makes the request for which the flow's parameters stand."""
+def _run(make: Callable[..., RunRequest], ray: str | None, call: Call) -> State[Any]:
+    """make: makes the request for which the flow's parameters stand, as `request_of`."""
     expect_failures()
     request: RunRequest | None = None
     watch = Stopwatch("start", call.since)
@@ -152,6 +153,9 @@ def _run(make: Callable[[], RunRequest], ray: str | None, call: Call) -> State[A
         said = f"{type(raised).__name__}: {without_password(str(raised))}"
         error = raised if isinstance(raised, NightjarError) else RunFailed(said)
         call.end(error)
+        if request is None and isinstance(raised, StorageError):
+            with suppress(NightjarError):
+                request = make(make=unrecorded_request)  # so that a run whose folder cannot be read is told, too
         ended = outcome.failed(request, error, ray) if request is not None else Failed(message=str(error), data=error)
         if not isinstance(raised, _FORESEEN):
             raise  # with its traceback, for whoever mends the code

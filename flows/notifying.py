@@ -19,7 +19,6 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,9 +28,8 @@ from nightjar.inference.history.run_status import warnings
 from nightjar.inference.ledger import endings
 from nightjar.inference.messages import clip, hide
 from nightjar.inference.output.revisions import revision_uri
-from nightjar.inference.run.request import RunRequest, date_named, fixed, make_request, to_begin
+from nightjar.inference.run.request import RunRequest, fixed, make_request, to_begin, unrecorded_request
 from nightjar.inference.run.waiting import keep_failure
-from nightjar.inference.storage.lake import LakeStorage
 
 if TYPE_CHECKING:
     from nightjar.flows.finished_run import FinishedRun
@@ -203,12 +201,8 @@ def request_to_begin(job: str | Path, **given: Any) -> RunRequest:
     try:
         request = to_begin(make_request(job, **given))
     except StorageError as error:
-        # The run's folder has its date; if neither the options nor the name do, the run counts as new.
-        name = given.get("run_id") or ""
-        alone = {**given, "run_id": None, "date": given.get("date") or date_named(name)}
         with suppress(NightjarError):
-            found = make_request(job, **alone, storage=LakeStorage())
-            could_not_begin(replace(found, run_id=name or found.run_id), error, "discover")
+            could_not_begin(unrecorded_request(job, **given), error, "discover")
         raise
     with telling(request, "discover"):
         return fixed(request)

@@ -9,6 +9,7 @@ import uuid
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 
@@ -170,6 +171,16 @@ def make_request(
         engine=engine,
         inputs=tuple(map(location, job.input.uris)) if inputs else (),
     )
+
+
+def unrecorded_request(job_path: str | Path, **given: Any) -> RunRequest:
+    """The same for a run whose folder cannot be read. The folder has its date and limit; if neither the options nor the
+    name have the date, the run counts as new. Its storage is of no settings, which may be what is wrong.
+    """
+    name = given.get("run_id") or ""
+    alone = {**given, "run_id": None, "date": given.get("date") or date_named(name)}
+    found = make_request(job_path, **alone, storage=LakeStorage())
+    return replace(found, run_id=name or found.run_id)
 
 
 def storage_of(job: Job) -> LakeStorage:

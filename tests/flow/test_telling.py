@@ -267,6 +267,20 @@ def test_a_run_whose_record_cannot_be_read_is_told_by_its_job_file_alone(
     assert str(failed.value) in json.loads(note.read_text())["message"]
 
 
+def test_a_run_from_the_form_whose_record_cannot_be_read_is_told(tmp_path: Path, prefect_api: str) -> None:
+    with webhook() as hook, temporary_settings({PREFECT_API_URL: prefect_api}):
+        lake = Lake(tmp_path).ready(name="unread", notify={"on": ["failed"], "webhook": hook.url})
+        record = lake.out / "runs" / "fix" / "run.json"
+        record.parent.mkdir(parents=True)
+        record.write_text("{")
+        state = nightly(job=str(lake.job_path), date=DATE, run_id="fix", engine="local", return_state=True)
+    (body,) = hook.posted
+    assert (body["event"], body["run_id"], body["date"]) == ("failed", "fix", DATE)
+    assert body["cause"] == state.message
+    assert str(record) in body["cause"]
+    assert body["link"].startswith(prefect_api.removesuffix("/api") + "/")
+
+
 def test_settings_that_no_storage_can_be_made_of_are_told_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_PROFILE", "gone")
     with webhook() as hook:
