@@ -83,12 +83,7 @@ class Days:
 
     def of(self, moment: dt.datetime) -> str:
         """The logical time of a moment with time zone."""
-        zone, utc = ZoneInfo(self.timezone), moment.astimezone(dt.UTC)
-        local, later = (each.astimezone(zone).replace(tzinfo=None) for each in (utc, utc + _HOUR))
-        # If clocks are put forward at midnight, a night that is due in the skipped hour runs an hour earlier.
-        if later - local > _HOUR and not self._due(local) and self._due(local + _HOUR):
-            local += _HOUR
-        return local.date().isoformat()
+        return moment.astimezone(ZoneInfo(self.timezone)).date().isoformat()
 
     def last(self, moment: dt.datetime, most: int) -> list[str]:
         """The last logical times of a moment, the newest first; also days on which nothing is due. most: how many."""
@@ -112,10 +107,6 @@ class Days:
                 f"{option} {time}: the job's runs are those of days, so write {time[:10]}; only a `schedule` that is "
                 "due several times a day makes a run for each time"
             )
-
-    def _due(self, wall: dt.datetime) -> bool:
-        minute = wall.replace(second=0, microsecond=0)
-        return bool(next(walls(self.cron, minute)) == minute)
 
 
 @dataclass(frozen=True)
