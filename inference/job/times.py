@@ -11,7 +11,7 @@ import datetime as dt
 import re
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import islice, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -86,9 +86,10 @@ class Days:
         return moment.astimezone(ZoneInfo(self.timezone)).date().isoformat()
 
     def last(self, moment: dt.datetime, most: int) -> list[str]:
-        """The last logical times of a moment, the newest first; also days on which nothing is due. most: how many."""
-        today = moment_of(self.of(moment))
-        return [(today - day * _DAY).date().isoformat() for day in range(most)]
+        """That of the moment, and the last ones before it at which a run was due, the newest first. most: how many."""
+        today = self.of(moment)
+        due = CronSim(self.cron, moment_of(today).replace(tzinfo=None), reverse=True)
+        return [today, *(wall.date().isoformat() for wall in islice(due, most - 1))]
 
     def between(self, first: str, last: str) -> list[str]:
         """The logical times from first to last at which a run is due."""

@@ -113,6 +113,15 @@ def test_without_a_schedule_the_logical_date_is_utc(tmp_path: Path) -> None:
     assert times.last(at("2026-03-01T12:00:00+00:00"), 3) == ["2026-03-01", "2026-02-28", "2026-02-27"]
 
 
+def test_the_last_nights_are_those_of_the_schedule_after_the_day_itself() -> None:
+    """Something may have been run on a day on which nothing is due."""
+    monthly = times_of("0 2 20 * *", BERLIN)
+    assert monthly.last(at("2026-12-01T12:00:00+00:00"), 3) == ["2026-12-01", "2026-11-20", "2026-10-20"]
+    assert monthly.last(at("2026-11-20T12:00:00+00:00"), 2) == ["2026-11-20", "2026-10-20"]
+    assert times_of("0 0 * * MON", "UTC").last(at("2026-11-24T00:00:00+00:00"), 2) == ["2026-11-24", "2026-11-23"]
+    assert times_of("0 2 29 2 *", BERLIN).last(at("2026-11-24T00:00:00+00:00"), 2) == ["2026-11-24", "2024-02-29"]
+
+
 def test_schedule_tells_its_nights() -> None:
     def dates(cron: str, first: str, last: str) -> list[str]:
         return times_of(cron, BERLIN).between(first, last)
