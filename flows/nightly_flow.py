@@ -26,13 +26,13 @@ from prefect.states import Failed
 from pydantic import Field, WithJsonSchema
 
 from nightjar.flows import outcome
-from nightjar.flows.cluster import ClusterRunner, is_connected, named
+from nightjar.flows.cluster import ClusterRunner, check_reports, is_connected, named
 from nightjar.flows.finished_run import FinishedRun
 from nightjar.flows.flow_call import Call, current_call, request_of, run_name
 from nightjar.flows.pages import artifacts
 from nightjar.flows.pages.escaping import markdown
 from nightjar.flows.pages.wording import describe
-from nightjar.flows.prefect_api.api import API_AWAY, worker_env
+from nightjar.flows.prefect_api.api import API_AWAY, api_url, worker_env
 from nightjar.flows.prefect_api.server import expect_failures
 from nightjar.inference.engine import LOCAL, RAY
 from nightjar.inference.errors import AuditFailed, GateFailed, NightjarError, RunFailed, StorageError
@@ -204,6 +204,7 @@ def _four_steps(request: RunRequest, address: str | None, watch: Stopwatch) -> F
         here = request.engine == LOCAL or not needs_cluster(request, found, there=there)
     if here:
         return _further_steps(request, lambda task, *given: task(*given), found, watch)
+    check_reports(address, api_url())
     # Imported only now: importing Ray takes a while.
     with seldom_collected():
         from nightjar.flows.cluster.connection import on_cluster

@@ -20,9 +20,10 @@ from prefect.runner import Runner
 from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_KEY, PREFECT_API_URL
 from rich.console import Console
 
+from nightjar.flows.cluster import check_reports
 from nightjar.flows.flow_call import SERVED
 from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, job_address, reports_base
-from nightjar.flows.prefect_api.api import home, in_words, is_away, page_of
+from nightjar.flows.prefect_api.api import api_url, home, in_words, is_away, page_of
 from nightjar.flows.prefect_api.ownserver import PrefectApi, password_file, passwords
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.serving.deploy import (
@@ -39,7 +40,7 @@ from nightjar.flows.serving.deploy import (
 )
 from nightjar.flows.serving.lookup import Served
 from nightjar.flows.serving.site import LOCAL, Place, pages_of, place
-from nightjar.inference.engine import check_name
+from nightjar.inference.engine import RAY, check_name
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
 from nightjar.inference.process import environment
@@ -139,9 +140,12 @@ def serve_until_ended(
 
     Raises:
         JobError: There is no job file, or one of them is wrong.
-        ClusterError: Prefect's API does not answer or has ended, or no reports can be served at that host and port.
+        ClusterError: Prefect's API does not answer or has ended, or tasks on that Ray cannot reach it; or no reports
+            can be served at that host and port.
     """
     check_name(engine)
+    if engine == RAY:
+        check_reports(ray, api_url())
     jobs = find_jobs(folder)
     if not jobs:
         raise none_found(folder)

@@ -427,6 +427,20 @@ def test_serving_a_wrong_folder_is_one_sentence(tmp_path: Path) -> None:
     assert (ended_at_once.returncode, ended_at_once.stderr) == (2, f"nightjar: {tmp_path}/nowhere: no such folder\n")
 
 
+def test_serving_for_a_ray_that_cannot_reach_prefect_is_one_sentence(tmp_path: Path) -> None:
+    ended_at_once = forked("serve", tmp_path, "--ray", "ray://10.1.2.3:10001", env={"PREFECT_API_URL": ""})
+    assert ended_at_once.returncode == 2
+    assert "cannot reach Prefect at http://127.0.0.1/api; set PREFECT_API_URL" in ended_at_once.stderr
+
+
+def test_a_run_of_a_deployment_on_a_ray_that_cannot_reach_prefect_ends_so(tmp_path: Path, prefect_api: str) -> None:
+    given = {"job": str(Lake(tmp_path).ready().job_path), "ray": "ray://10.1.2.3:10001"}
+    with temporary_settings({PREFECT_API_URL: prefect_api}):
+        state = run_flow(nightly.nightly, parameters=given, return_type="state")
+    assert state.is_failed()
+    assert f"cannot reach Prefect at {prefect_api}; set PREFECT_API_URL" in str(state.message)
+
+
 @pytest.mark.parametrize("place", ["served", "pooled"])
 def test_the_schedule_fires_and_scores_the_right_night(services: Services, place: str) -> None:
     """The scheduled time's date in the job's time zone, which is not the date in UTC, is the night that is scored.
