@@ -6,6 +6,7 @@ credentials, becomes an error of one sentence.
 
 from __future__ import annotations
 
+import os
 import re
 from typing import Literal
 from urllib.parse import unquote
@@ -40,6 +41,22 @@ API_AWAY = (httpx.HTTPError, PrefectException, OSError)
 _UNUSABLE = (*API_AWAY, httpx.InvalidURL, RuntimeError, ValueError)
 
 
+def check_proxies() -> None:
+    """Check that clients of HTTP can be made with the proxies that the environment names, which all of Prefect's have.
+
+    Raises:
+        ClusterError: One of them cannot be used.
+    """
+    try:
+        httpx.Client(verify=False).close()
+    except (ImportError, ValueError) as error:
+        names = ", ".join(name for name in os.environ if name.lower() in {"all_proxy", "http_proxy", "https_proxy"})
+        why = without_password(_first_line(error)).rstrip(".")
+        raise ClusterError(
+            f"{names}: Prefect's client cannot use this proxy: {why}; unset the variable, or name an http:// proxy"
+        ) from error
+
+
 def ask_api(url: str) -> str:
     """Ask a configured API for its version, once, with the same credentials and certificates as a run.
 
@@ -48,8 +65,10 @@ def ask_api(url: str) -> str:
     Returns the server's version; empty for Prefect Cloud, which fits every client.
 
     Raises:
-        ClusterError: The API does not answer, or does not let this command in; no run can report to it.
+        ClusterError: The API does not answer, or does not let this command in, or a proxy cannot be used; no run can
+            report to it.
     """
+    check_proxies()
     try:
         with (
             temporary_settings({PREFECT_API_URL: url, PREFECT_CLIENT_MAX_RETRIES: 0}),

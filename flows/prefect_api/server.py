@@ -24,7 +24,7 @@ from prefect.settings import (
     temporary_settings,
 )
 
-from nightjar.flows.prefect_api.api import ask_api, home, user_of, without_user
+from nightjar.flows.prefect_api.api import ask_api, check_proxies, home, user_of, without_user
 from nightjar.flows.prefect_api.ownserver import PrefectApi
 from nightjar.inference.errors import ClusterError, NightjarError
 from nightjar.inference.process import environment, held
@@ -44,8 +44,9 @@ def start_api(*, complete: bool = False) -> PrefectApi:
     complete: start it with pages and services, and at Prefect's usual port if that is free.
 
     Raises:
-        ClusterError: The configured API does not answer, or does not let this command in.
+        ClusterError: The configured API does not answer, or does not let this command in; or a proxy cannot be used.
     """
+    check_proxies()
     if configured := PREFECT_API_URL.value():
         try:
             ask_api(configured)

@@ -324,6 +324,18 @@ def test_the_own_server_is_not_asked_through_a_proxy(own_home: Path, monkeypatch
         assert (child.stdout, child.stderr) == ("200\n", "")
 
 
+@pytest.mark.parametrize("url", ["", NOWHERE])
+@pytest.mark.parametrize("proxy", ["socks5://127.0.0.1:1080", "ftp://127.0.0.1:21"])
+def test_a_proxy_that_prefect_cannot_use_is_one_sentence(monkeypatch: pytest.MonkeyPatch, url: str, proxy: str) -> None:
+    """httpx needs a package of its own for SOCKS, and raises before it sends anything."""
+    monkeypatch.setitem(sys.modules, "socksio", None)
+    monkeypatch.setenv("ALL_PROXY", proxy)
+    with temporary_settings({PREFECT_API_URL: url or None}), pytest.raises(ClusterError) as told:
+        start_api().end()
+    assert str(told.value).startswith("ALL_PROXY: Prefect's client cannot use this proxy: ")
+    assert str(told.value).endswith("; unset the variable, or name an http:// proxy")
+
+
 def test_own_servers_that_start_together_make_one_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Two commands at once, where there was none before: each gets a server."""
     monkeypatch.setenv("PREFECT_HOME", str(tmp_path))
