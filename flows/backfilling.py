@@ -1,11 +1,13 @@
 """Many nights: published ones are left alone, partial ones are continued, the others are scored.
 
-Each night is a run of `nightly`. All report to the same API and use the same cluster, so that these start once.
+Each night is a run of `nightly`. All report to the same API and use the same cluster, so that these start once. If the
+cluster is lost, each night that follows has its own, or connects anew.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +23,7 @@ from nightjar.flows.pages.standing import status
 from nightjar.flows.prefect_api.api import API_AWAY, api_url, in_words
 from nightjar.flows.prefect_api.server import reporting_to, start_api
 from nightjar.flows.reports import Night
-from nightjar.inference.errors import JobError, NightjarError
+from nightjar.inference.errors import ClusterLost, JobError, NightjarError
 from nightjar.inference.job.file import load_job
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.times import given_time, is_day
@@ -73,20 +75,23 @@ def nights(
     with telling(start, "start"):
         check_reports(ray, api_url())
         api = start_api()
-        with reporting_to(api, verbose), cluster_of(start, ray, verbose) as on_ray:
-            if on_ray:
+        with reporting_to(api, verbose), ExitStack() as shared:
+            if shared.enter_context(cluster_of(start, ray, verbose)):
                 from nightjar.inference.engine.ray.capacity import check_cluster
 
                 check_cluster(start.job)
             api.wait()
             for date in dates:
-                night = _night(start, ray, date)
+                call = Call(patient=False)
+                night = _night(start, ray, date, call)
                 found.append(night)
                 tell(night)
+                if isinstance(call.ended, ClusterLost):
+                    shared.close()  # each night that follows connects by itself
     return tuple(found)
 
 
-def _night(start: RunRequest, ray: str | None, night: str) -> Night:
+def _night(start: RunRequest, ray: str | None, night: str, call: Call) -> Night:
     try:
         request = make_request(start.job_path, date=night, engine=start.engine)
         with telling(request, "discover"):
@@ -94,7 +99,7 @@ def _night(start: RunRequest, ray: str | None, night: str) -> Night:
             seen_already = _seen_already(request)
         if seen_already:
             return Night(night, "skipped", 0, seen_already)
-        said = _run(request, ray)
+        said = _run(request, ray, call)
         # The ledger and the publications decide, because Prefect's API may be away when the run ends.
         found = status(request)
     except NightjarError as error:
@@ -115,10 +120,10 @@ def _seen_already(request: RunRequest) -> str:
     return said if run == request.run_id else f"{said} of the run {run}"
 
 
-def _run(request: RunRequest, ray: str | None) -> str:
+def _run(request: RunRequest, ray: str | None, call: Call) -> str:
     """Run one night. Returns a sentence about it."""
     try:
-        with handing(Call(patient=False)):
+        with handing(call):
             state: State[Any] = nightly(
                 job=request.job_path, date=request.date, ray=ray, engine=request.engine, return_state=True
             )

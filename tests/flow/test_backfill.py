@@ -8,6 +8,7 @@ import signal
 import subprocess
 from pathlib import Path
 
+import psutil
 import pytest
 
 from forked import forked
@@ -18,6 +19,18 @@ FIRST, LAST = "2026-11-01", "2026-11-06"
 NIGHTS = [f"2026-11-{day:02d}" for day in range(1, 7)]
 LATER = "2026-11-07"
 LOCAL = ("--engine", "local")
+
+
+WAITING = """
+import time
+from pathlib import Path
+
+
+def score(batch):
+    while not Path(__LIVE__, "go").exists():
+        time.sleep(0.05)
+    return {"score": batch["x"] * 2}
+"""
 
 
 def dated(folder: Path, **changes: object) -> Lake:
@@ -84,6 +97,27 @@ def test_a_night_that_readers_see_under_another_name_is_left_alone(tmp_path: Pat
     (night,) = json.loads(done.stdout)
     assert (night["state"], night["said"]) == ("skipped", "published before, as r1 of the run repair")
     assert set(lake.snapshot().runs) == {"repair"}
+
+
+def test_a_night_after_the_one_whose_ray_was_lost_has_its_own(tmp_path: Path, api_env: dict[str, str]) -> None:
+    """Without it, the rest of the nights would end with the lost one, and so would the command a minute later."""
+    lake = dated(tmp_path)
+    lake.write_model(WAITING)
+    words = ("backfill", str(lake.job_path), "--from", NIGHTS[0], "--to", NIGHTS[1], "--json")
+    with leaves_nothing() as mark:
+        process = subprocess.Popen(
+            [nightjar(), *words], env={**os.environ, **api_env, **mark}, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        ledger = lake.out / "runs" / NIGHTS[0] / "r1" / "ledger"
+        wait_until(lambda: ledger.exists() or process.poll() is not None, 120, "the first night is being scored")
+        [head] = [each for each in psutil.Process(process.pid).children(recursive=True) if each.name() == "gcs_server"]
+        head.kill()
+        (lake.folder / "go").touch()
+        printed, said = process.communicate(timeout=240)
+    assert process.returncode == 1, said
+    first, second = json.loads(printed)
+    assert (first["state"], first["said"]) == ("failed", "the Ray cluster of this run was lost")
+    assert second["state"] == "published"
 
 
 @pytest.mark.parametrize(
