@@ -22,6 +22,8 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import psutil
+
 from nightjar.inference.errors import NightjarError
 from nightjar.inference.messages import clip
 
@@ -106,11 +108,14 @@ class Child:
     def _kill(self) -> None:
         if self._ended:
             return
-        self._process.kill()
-        # No group: the process had not made one yet. Not permitted: macOS's answer for a group without live processes.
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._pid, signal.SIGKILL)
-        # Only after the kill, because the pid of a process that was waited for may be given to another process.
+        # The fork server waits for each process that ends. From then on its pid may be given to another process, whose
+        # group this is not; but not while a process of its own group is left.
+        if self._process.exitcode is None or not psutil.pid_exists(self._pid):
+            self._process.kill()
+            # No group: the process had not made one yet. Not permitted: macOS's answer for a group without live
+            # processes.
+            with suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._pid, signal.SIGKILL)
         self._process.join()
         self._ended = True
 

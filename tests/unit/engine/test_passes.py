@@ -31,4 +31,3 @@ def test_shards_that_are_about_as_large_stay_in_the_order_of_their_files() -> No
 def test_a_shard_whose_rows_nobody_knows_may_be_a_large_one() -> None:
     assert [*chain.from_iterable(blocks_of([1, UNKNOWN, 64, 1], 4))] == [UNKNOWN, 64, 1, 1]
     assert blocks_of([UNKNOWN] * 3, 4) == [[UNKNOWN]] * 3
-    assert blocks_of([], 4) == []

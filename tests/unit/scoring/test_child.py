@@ -109,6 +109,16 @@ def test_a_work_that_dies_is_missed_at_once_and_what_it_forked_ends() -> None:
     ends(found[0])
 
 
+def test_a_group_that_got_the_number_of_a_process_that_ended_is_left_alone() -> None:
+    """A command may hold such a process for long; 32,768 processes and threads later its pid comes again."""
+    with Child(ends_well) as child, subprocess.Popen(["sleep", "60"], start_new_session=True) as other:
+        assert list(child.answers(10)) == ["done"]
+        child._pid = other.pid
+        child.end()
+        other.send_signal(signal.SIGTERM)
+        assert other.wait(10) == -signal.SIGTERM
+
+
 def test_what_a_work_forked_ends_with_it() -> None:
     with Child(forks_and_hangs) as child:
         found = next(child.answers(10))
