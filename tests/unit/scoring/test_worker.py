@@ -147,19 +147,13 @@ def test_a_shard_is_started_before_its_file_is_touched(lake: Lake) -> None:
 
 
 def test_a_suspect_rides_alone(lake: Lake) -> None:
-    """Everything before it is done with before it begins, and nothing begins before it is done with."""
+    """Nothing begins before the one before it is done with."""
     lake.ready()
-    work = assignments(lake, Attempt(), SUSPECT, Attempt())
+    work = assignments(lake, SUSPECT, SUSPECT)[:2]
     events = list(worker(lake).process(work))
-    one, suspect, three = (assignment.shard.id for assignment in work[:3])
+    one, other = (assignment.shard.id for assignment in work)
     order = [(type(event).__name__, event.shard) for event in events if not isinstance(event, Crumb)]
-    assert order[:5] == [
-        ("Started", one),
-        ("Receipt", one),
-        ("Started", suspect),
-        ("Receipt", suspect),
-        ("Started", three),
-    ]
+    assert order == [("Started", one), ("Receipt", one), ("Started", other), ("Receipt", other)]
 
 
 def test_a_suspect_leaves_a_crumb_before_each_batch_and_each_row_asked_for(lake: Lake) -> None:
