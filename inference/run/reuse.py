@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain
 
 import pyarrow as pa
 
@@ -80,16 +79,23 @@ class EarlierNights:
         nights = [(run, self._shown[run]) for date, run in dates if date < self._request.date]
         return iter(nights[:_NIGHTS])
 
-    def own(self) -> Iterator[tuple[str, Manifest]]:
+    @cached_property
+    def _own(self) -> tuple[tuple[str, Manifest], ...]:
         """This run and the manifest of its revision that readers see, if there is one that can be read."""
         run = self._request.run_id
         with suppress(Damaged, JobError, Missing):
             if run in self._shown:
-                yield run, read_manifest(self._request.storage, self._request.output, self._shown[run])
+                return ((run, read_manifest(self._request.storage, self._request.output, self._shown[run])),)
+        return ()
+
+    def after_own(self) -> Iterator[tuple[str, Manifest]]:
+        """This run, as readers see it, and then as `manifests`."""
+        yield from self._own
+        yield from self.manifests()
 
     def remarks(self, name: str) -> Remarks:
         """What is known about how the results of a revision were scored. name: as `Revision.name`; '' for none."""
-        for run, manifest in chain(self.own(), self.manifests()) if name else ():
+        for run, manifest in self.after_own() if name else ():
             if name == f"{run}/r{manifest.revision}":
                 return Remarks((), manifest.preflight, Collection(manifest.outside), dict(manifest.loaded))
         return Remarks()
@@ -165,7 +171,7 @@ def rows_from(request: RunRequest, state: State, fingerprint: str, schema: pa.Sc
     if request.job.reuse != "rows" or _is_fresh(request, state):
         return ""
     wanted = row_identities(request.job, request.scoring, schema).values()
-    for run, manifest in chain(nights.own(), nights.manifests()):
+    for run, manifest in nights.after_own():
         if manifest.index is not None and manifest.index.rows and any(map(manifest.index.of, wanted)):
             return f"{run}/r{manifest.revision}"
     return ""
