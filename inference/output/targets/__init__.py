@@ -154,8 +154,8 @@ def commit(
     """Commit what is published now to each table. Returns a sentence for each table that could not be changed, and for
     each night that a table does not show.
 
-    dates: those of which a night that an earlier commit left out is tried again; None for all, and
-    their files are compared.
+    dates: those of which a night that an earlier commit left out is tried again; None for all, of which the files are
+    compared, too.
     """
     problems = []
     for table in tables:
@@ -196,8 +196,8 @@ def _sentences(left: list[Files]) -> list[str]:
 
 
 def change(storage: Storage, output: str, committed: int, now: Snapshot, missing: Collection[str] = ()) -> Change:
-    """What a table lacks that says the snapshot of number `committed`, 0 for none. missing: dates that
-    it may lack, too.
+    """What a table lacks that says the snapshot of number `committed`, 0 for none. missing: dates of
+    which it may lack the night, too.
     """
     before = _said(storage, output, committed)
     nights, dates = now.nights(), sorted({*missing, *now.dates_unlike(before or Snapshot(0))})

@@ -27,7 +27,7 @@ def load_text_model(job: ModelJob, folder: ModelFolder, auto: str) -> tuple[Any,
         _check_reads_only(job, folder, model)
         tokenizer = _tokenizer(folder, transformers.AutoTokenizer)
     # Models that read the last token look for the one before the padding, which is the tokenizer's.
-    for config in {id(each): each for each in (model.config, model.config.get_text_config())}.values():
+    for config in (model.config, model.config.get_text_config()):
         config.pad_token_id = tokenizer.pad_token_id
     return model, tokenizer
 

@@ -193,13 +193,12 @@ class Transcriber:
                 device=device,
             )
         rate, source = self._pipeline.feature_extractor.sampling_rate, job.whole.input
-        asked = options.get("sampling_rate", rate)
         if source.format == "audio" and job.preprocess is None and source.options.get("sample_rate") != rate:
             raise JobError(
                 f"input.options.sample_rate: write {rate}, to which all recordings are resampled; {folder.named} takes "
                 "so many samples a second"
             )
-        if asked != rate:
+        if (asked := options.get("sampling_rate", rate)) != rate:
             raise JobError(
                 f"model.options.sampling_rate: {asked}, and {folder.named} takes {rate} samples a second; convert the "
                 "recordings in a preprocess"
