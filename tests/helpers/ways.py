@@ -215,6 +215,18 @@ PICKLED: dict[str, Any] = {"uses": "sklearn", "path": "ROOT/m.pkl", "trusted": T
 LOADED = "class M:\n def predict(self, x):\n  return x[:, 0].astype('float32') * 1"
 
 
+def imported(verdict: str, folder: str, job: Mapping[str, Any] = {}, **model: Any) -> Way:
+    """A module in this folder that a trusted pickle imports."""
+    module = f"{folder}/h.py"
+    return Way(
+        verdict,
+        files={module: LOADED},
+        change=put(module, LOADED.replace("* 1", "* 2")),
+        first=pickled(folder),
+        job={**job, "model": {**PICKLED, **model}},
+    )
+
+
 LARGE = "x" * (9 << 20)
 
 
@@ -430,33 +442,11 @@ WAYS: dict[str, Way] = {
     ),
     "the carried columns": Way(AGAIN, then={"carry": ["x"]}),
     # ---- what a trusted model imports
-    "a module beside the job that a pickle imports, on the path as Ray's workers have it": Way(
-        REFUSED,
-        files={"job/h.py": LOADED},
-        change=put("job/h.py", LOADED.replace("* 1", "* 2")),
-        first=pickled("job"),
-        job={"model": PICKLED},
-    ),
-    "a module that a pickle imports and `model.code` names": Way(
-        AGAIN,
-        files={"job/h.py": LOADED},
-        change=put("job/h.py", LOADED.replace("* 1", "* 2")),
-        first=pickled("job"),
-        job={"model": {**PICKLED, "code": ["h.py"]}},
-    ),
-    "a module elsewhere that a pickle imports": Way(
-        SAID,
-        files={"lib/h.py": LOADED},
-        change=put("lib/h.py", LOADED.replace("* 1", "* 2")),
-        first=pickled("lib"),
-        job={"model": PICKLED},
-    ),
-    "a module elsewhere that a pickle imports, where the job is strict and has code": Way(
-        REFUSED,
-        files={"lib/h.py": LOADED},
-        change=put("lib/h.py", LOADED.replace("* 1", "* 2")),
-        first=pickled("lib"),
-        job={"identity": "strict", "model": {**PICKLED, "code": ["predict.py"]}},
+    "a module beside the job that a pickle imports, on the path as Ray's workers have it": imported(REFUSED, "job"),
+    "a module that a pickle imports and `model.code` names": imported(AGAIN, "job", code=["h.py"]),
+    "a module elsewhere that a pickle imports": imported(SAID, "lib"),
+    "a module elsewhere that a pickle imports, where the job is strict and has code": imported(
+        REFUSED, "lib", {"identity": "strict"}, code=["predict.py"]
     ),
     # ---- the input
     "input rewritten with its size and time kept": Way(AGAIN, change=rewritten),
