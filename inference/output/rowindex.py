@@ -54,10 +54,10 @@ _NAMES = ("high", "low", "part", "row")
 
 def key_order(high: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
     """The order of keys by their first halves. Of equal keys the first one stays the first."""
-    order = np.argsort(high)
-    ordered = high[order]
-    # A sort that keeps the order of equal values takes several times as long.
-    return np.argsort(high, kind="stable") if (ordered[1:] == ordered[:-1]).any() else order
+    # Two radix sorts, of 16 bits each, leave few keys out of order for the last sort: a third of the time of one sort.
+    order = np.argsort((high >> np.uint64(32)).astype(np.uint16), kind="stable")
+    order = order[np.argsort((high >> np.uint64(48)).astype(np.uint16)[order], kind="stable")]
+    return order[np.argsort(high[order], kind="stable")]
 
 
 def keys_to_bytes(models: Sequence[RowKeys]) -> pa.Buffer:

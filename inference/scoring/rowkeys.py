@@ -32,7 +32,7 @@ Words = npt.NDArray[np.uint64]
 Keys = npt.NDArray[np.uint64]
 """One key per row, of shape (rows, 2)."""
 
-_BLOCK = 1 << 13
+_BLOCK = 1 << 14
 """The most rows that are hashed at a time, so that the sums stay in the processor's cache."""
 
 _BLOCK_BYTES = 1 << 30
