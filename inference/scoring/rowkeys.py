@@ -1,10 +1,10 @@
 """The key of a row: 128 bits of the values that a model sees, under a secret, computed for whole columns at a time.
 
-Values of a fixed width are words of 32 bits, taken in pairs. A key is four sums over the pairs, each of the product of
-both words after a secret number of 64 bits is added to each, modulo 2^64; the upper 32 bits of a sum count: the family
-Multilinear-HM (Lemire and Kaser, "Strongly universal string hashing is fast", 2014). Two rows that were chosen without
-knowing the secret have the same sum with a probability of 2^-32, and so the same key with 2^-128. Values of a variable
-length become four words by SipHash-2-4 (Aumasson and Bernstein, 2012) under two secret keys.
+Values of a fixed width are words of 32 bits. A key is four sums over the words, each multiplied by a secret number of
+64 bits, modulo 2^64; the upper 32 bits of a sum count: the family Multilinear (Lemire and Kaser, "Strongly universal
+string hashing is fast", 2014). Two rows that were chosen without knowing the secret have the same sum with a
+probability of 2^-32, and so the same key with 2^-128. Values of a variable length become four words by SipHash-2-4
+(Aumasson and Bernstein, 2012) under two secret keys.
 
 Values are equal if their bits are: 0.0 is not -0.0. A null is unlike every value.
 """
@@ -47,7 +47,7 @@ def row_keys(table: pa.Table, secret: bytes) -> Keys:
     """A key per row. table: the columns that a model sees, in its order. secret: as of all nights that are compared."""
     columns = [joined(plain(each)) if _is_number(each.type) else each for each in table.columns]
     keys = np.empty((table.num_rows, 2), np.uint64)
-    room = np.empty((3, _LANES, min(_BLOCK, table.num_rows)), np.uint64)
+    room = np.empty((2, _LANES, min(_BLOCK, table.num_rows)), np.uint64)
     for low, high in _blocks(columns, table.num_rows):
         words = _all_words([_alone(column.slice(low, high - low)) for column in columns], secret)
         upper = _sums(words, secret, *room[:, :, : high - low]) >> _32
@@ -81,16 +81,12 @@ def _alone(block: pa.Array | pa.ChunkedArray) -> pa.Array:
     return block if isinstance(block, pa.Array) else plain(block).combine_chunks()
 
 
-def _sums(words: Iterator[Words], secret: bytes, sums: Words, one: Words, other: Words) -> Words:
-    """The sums over the pairs of words, one per lane and row; of the room that is given for them."""
+def _sums(words: Iterator[Words], secret: bytes, sums: Words, product: Words) -> Words:
+    """The sums over the words, one per lane and row; of the room that is given for them and for products."""
     sums[:] = _numbers(secret, b"offset")
-    nothing = np.zeros(sums.shape[1], np.uint64)
-    for pair, word in enumerate(words):
-        label = pair.to_bytes(4, "big")
-        np.add(word, _numbers(secret, label + b"one"), out=one)
-        np.add(next(words, nothing), _numbers(secret, label + b"other"), out=other)
-        np.multiply(one, other, out=one)
-        np.add(sums, one, out=sums)
+    for at, word in enumerate(words):
+        np.multiply(word, _numbers(secret, at.to_bytes(4, "big")), out=product)
+        np.add(sums, product, out=sums)
     return sums
 
 
