@@ -86,18 +86,14 @@ class LocalStorage:
             return Path(uri).read_bytes()
 
     def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
-        with _as_ours(uri):
-            with _temporary(uri) as temporary:
-                _fill(temporary, data, mode)
-                _link(temporary, Path(uri))
-            _sync_folder(Path(uri).parent)
+        with _as_ours(uri), _temporary(uri) as temporary:
+            _fill(temporary, data, mode)
+            _link(temporary, Path(uri))
 
     def write(self, uri: str, data: Buffer) -> None:
-        with _as_ours(uri):
-            with _temporary(uri) as temporary:
-                _fill(temporary, data)
-                temporary.replace(uri)
-            _sync_folder(Path(uri).parent)
+        with _as_ours(uri), _temporary(uri) as temporary:
+            _fill(temporary, data)
+            temporary.replace(uri)
 
     def list(self, folder: str, after: str = "") -> Iterator[Entry]:
         return _walk(folder.rstrip("/") + "/", after, ())
@@ -124,17 +120,15 @@ class LocalStorage:
                 Path(uri).unlink()
 
     def copy(self, source: str, target: str) -> None:
-        with _as_ours(source):
-            with _temporary(target) as temporary:
-                try:
-                    temporary.hardlink_to(Path(source).resolve(strict=True))
-                except OSError as error:
-                    if error.errno not in _NOT_BY_LINK:
-                        raise
-                    shutil.copyfile(source, temporary)
-                    _sync(temporary)
-                temporary.replace(target)
-            _sync_folder(Path(target).parent)
+        with _as_ours(source), _temporary(target) as temporary:
+            try:
+                temporary.hardlink_to(Path(source).resolve(strict=True))
+            except OSError as error:
+                if error.errno not in _NOT_BY_LINK:
+                    raise
+                shutil.copyfile(source, temporary)
+                _sync(temporary)
+            temporary.replace(target)
 
     def options(self, uri: str) -> dict[str, str]:
         return {}
@@ -178,16 +172,14 @@ def replace_link(uri: str, target: str) -> None:
 
     Does nothing on a file system without symbolic links.
     """
-    with _as_ours(uri):
-        with _temporary(uri) as temporary:
-            try:
-                temporary.symlink_to(target)
-            except OSError as error:
-                if error.errno not in _NO_LINKS:
-                    raise
-                return
-            temporary.replace(uri)
-        _sync_folder(Path(uri).parent)
+    with _as_ours(uri), _temporary(uri) as temporary:
+        try:
+            temporary.symlink_to(target)
+        except OSError as error:
+            if error.errno not in _NO_LINKS:
+                raise
+            return
+        temporary.replace(uri)
 
 
 @contextmanager
@@ -200,7 +192,9 @@ def _as_ours(uri: str) -> Iterator[None]:
 
 @contextmanager
 def _temporary(uri: str) -> Iterator[Path]:
-    """A name that no one else uses, beside `uri`, in a folder that exists. The file is removed afterwards."""
+    """A name that no one else uses, beside `uri`, in a folder that exists. The file is removed afterwards, and the
+    folder is synced.
+    """
     folder, name = Path(uri).parent, Path(uri).name
     _make_folder(folder)
     named = f"{name}-" if len(os.fsencode(name)) <= _NAMED else ""
@@ -210,6 +204,7 @@ def _temporary(uri: str) -> Iterator[Path]:
     finally:
         # Also after a rename: if both names are links to one file, rename does nothing and leaves both.
         temporary.unlink(missing_ok=True)
+    _sync_folder(folder)
 
 
 def _is_temporary(name: str) -> bool:
