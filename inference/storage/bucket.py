@@ -20,7 +20,7 @@ from obstore.store import AzureStore, GCSStore, S3Store
 
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
 from nightjar.inference.storage.credentials import StorageSettings
-from nightjar.inference.storage.protocol import ANYBODY, Entry, Names
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, Storage
 from nightjar.inference.storage.retrying import PART, RetryPolicy, current_on_retry, opened, settling
 
 if TYPE_CHECKING:
@@ -129,7 +129,7 @@ _Store: TypeAlias = S3Store | GCSStore | AzureStore
 T = TypeVar("T")
 
 
-class BucketStorage:
+class BucketStorage(Storage):
     """`Storage` over one bucket. `root`: `s3://bucket`, `gs://bucket` or `az://container`."""
 
     def __init__(self, root: str, settings: StorageSettings, keys: Keys | None = None) -> None:
@@ -206,9 +206,6 @@ class BucketStorage:
             "timeout": f"{self._settings.timeout_s:g}s",
         }
         return {name: value for name, value in found.items() if value}
-
-    def leftovers(self, folder: str) -> dict[str, str]:
-        return {}
 
     def _get(self, uri: str) -> bytes:
         return bytes(obstore.get(self._once, self._key(uri)).bytes())

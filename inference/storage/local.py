@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightjar.inference.errors import AlreadyExists, Denied, Missing, StorageError, Transient
-from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, join, local_version
+from nightjar.inference.storage.protocol import ANYBODY, Entry, Names, Storage, join, local_version
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -72,7 +72,7 @@ def storage_error(error: OSError, uri: str) -> StorageError:
     return StorageError(f"{uri}: {reason}")
 
 
-class LocalStorage:
+class LocalStorage(Storage):
     """`Storage` over absolute paths."""
 
     def subfolders(self, folder: str) -> Names:
@@ -129,9 +129,6 @@ class LocalStorage:
                 shutil.copyfile(source, temporary)
                 _sync(temporary)
             temporary.replace(target)
-
-    def options(self, uri: str) -> dict[str, str]:
-        return {}
 
     def leftovers(self, folder: str) -> dict[str, str]:
         found = ((here, name) for here, _, names in os.walk(folder) for name in names if _is_temporary(name))

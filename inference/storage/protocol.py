@@ -111,6 +111,7 @@ class Storage(Protocol):
         The credentials are valid for the next minutes. Empty for a local file, and where the library finds everything
         in this machine's environment.
         """
+        return {}
 
     def leftovers(self, folder: str) -> dict[str, str]:
         """List the temporary files below this folder: URI → URI of the object that was being written.
@@ -118,6 +119,7 @@ class Storage(Protocol):
         `list` does not show them. They may be deleted if no living writer is writing that object. A bucket has none: an
         object in it is whole or does not exist, and the bucket's lifecycle rules remove unfinished multipart uploads.
         """
+        return {}
 
 
 def is_local(uri: str) -> bool:
@@ -290,10 +292,14 @@ class Forwarding(ABC):
         return self._forward("leftovers", folder, lambda other: other.leftovers(folder))
 
 
-class ReadOnly:
+class ReadOnly(Storage):
     """Base of storages that are only read. refusal: what the error says of a file."""
 
     refusal = "models there are only read"
+
+    def read(self, uri: str) -> bytes:
+        with self.open(uri) as file:
+            return bytes(file.read())
 
     def create(self, uri: str, data: bytes, mode: int = ANYBODY) -> None:
         raise self._refused(uri)
@@ -309,12 +315,6 @@ class ReadOnly:
 
     def subfolders(self, folder: str) -> Names:
         return []
-
-    def options(self, uri: str) -> dict[str, str]:
-        return {}
-
-    def leftovers(self, folder: str) -> dict[str, str]:
-        return {}
 
     def _refused(self, uri: str) -> StorageError:
         return StorageError(f"{uri}: {self.refusal}")

@@ -92,9 +92,6 @@ class HubStorage(ReadOnly):
         """As `Storage.open`. The file is fetched whole, unless this node has it."""
         return pa.OSFile(self._fetched(uri))
 
-    def read(self, uri: str) -> bytes:
-        return Path(self._fetched(uri)).read_bytes()
-
     def copy(self, source: str, target: str) -> None:
         """Give the file in the client's cache a second name on this node, so that it does not lie on the disk twice.
 
@@ -239,17 +236,8 @@ class ArtifactStorage(ReadOnly):
 
     def open(self, uri: str) -> pa.NativeFile:
         """As `Storage.open`. The file is fetched whole; it goes when it is closed."""
-        with tempfile.TemporaryDirectory() as folder:
-            return pa.OSFile(self._fetched(uri, folder))
-
-    def read(self, uri: str) -> bytes:
-        with tempfile.TemporaryDirectory() as folder:
-            return Path(self._fetched(uri, folder)).read_bytes()
-
-    def _fetched(self, uri: str, folder: str) -> str:
-        with _mlflow_errors(uri):
-            path: str = self._artifacts.download_artifacts(uri.removeprefix(self._root).strip("/"), folder)
-        return path
+        with tempfile.TemporaryDirectory() as folder, _mlflow_errors(uri):
+            return pa.OSFile(self._artifacts.download_artifacts(uri.removeprefix(self._root).strip("/"), folder))
 
     def _below(self, folder: str) -> Iterator[Entry]:
         for each in self._artifacts.list_artifacts(folder or None):
