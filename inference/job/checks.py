@@ -13,7 +13,6 @@ from pydantic import (
     PlainValidator,
     WithJsonSchema,
     WrapValidator,
-    field_validator,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
@@ -257,14 +256,7 @@ class DriftCheck(Asked):
 class CallCheck(Asked):
     """A gate of the user's own. call: "module:name" of a function of the night's `NightEvidence` that decides."""
 
-    call: str
-
-    @field_validator("call")
-    @classmethod
-    def _named(cls, value: str) -> str:
-        if not re.fullmatch(SPEC, value):
-            raise ValueError(f'must be "module:name" of a function, not {value!r}')
-        return value
+    call: Annotated[str, Field(pattern=f"^{SPEC}$"), form('"module:name" of a function')]
 
 
 class UniqueCheck(Asked):

@@ -23,17 +23,12 @@ from nightjar.inference.storage.locations import location
 class Wait(Section):
     """How long a run waits for its input. until: a marker's name below the input, or a number of files."""
 
-    for_: str = Field(alias="for")
+    for_: Annotated[str, Field(pattern=r"^0*[1-9][0-9]{0,5}\s*(s|min|h)$"), form("a duration, as 90s, 30min or 2h")] = (
+        Field(alias="for")
+    )
     until: Annotated[
         Annotated[int, Field(ge=1)] | str, form("the name of a marker, as _SUCCESS, or a number of files, 1 or more")
     ] = 1
-
-    @field_validator("for_", mode="before")
-    @classmethod
-    def _duration(cls, value: Any) -> Any:
-        if not isinstance(value, str) or not re.fullmatch(r"0*[1-9]\d{0,5}\s*(s|min|h)", value):
-            raise ValueError(f"{value!r} is no duration; write one as 90s, 30min or 2h")
-        return value
 
     @field_validator("until")
     @classmethod

@@ -115,8 +115,8 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ),
     ({"input__wait": "2h"}, "input.wait: must be a mapping with the keys for, until, not '2h'"),
     ({"input__wait": {"until": 5}}, "input.wait.for: is required"),
-    ({"input__wait": {"for": 90}}, "input.wait.for: 90 is no duration; write one as 90s, 30min or 2h"),
-    ({"input__wait": {"for": "2 hours"}}, "input.wait.for: '2 hours' is no duration; write one as 90s, 30min or 2h"),
+    ({"input__wait": {"for": 90}}, "input.wait.for: must be a duration, as 90s, 30min or 2h, not 90"),
+    ({"input__wait": {"for": "2 hours"}}, "input.wait.for: must be a duration, as 90s, 30min or 2h, not '2 hours'"),
     (
         {"input__wait": {"for": "2h", "until": 0}},
         "input.wait.until: must be the name of a marker, as _SUCCESS, or a number of files, 1 or more, not 0",
