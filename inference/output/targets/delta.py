@@ -118,9 +118,8 @@ class DeltaTarget:
                     f"rows would be there twice. Drop the feature deletionVectors from the table; {_THEN}"
                 )
             has_number = self._table.transaction_version(self._owner) == change.number
-            properties = self._properties(change.number)
             done = (has_number and not added and not removed) or self._change(
-                self._table, properties, [*added, *removed]
+                self._table, self._properties(change.number), [*added, *removed]
             )
         return left if done else None
 
@@ -247,42 +246,37 @@ class DeltaTarget:
 
         if latest is None:
             return True
-        with self._as_ours():
-            return self._unless_overtaken(
-                lambda: create_table_with_add_actions(
-                    self._uri,
-                    _schema(_delta_columns(latest.columns), days=is_day(latest.date)),
-                    added,
-                    partition_by=[DATE],
-                    storage_options=self._storage.options(self._uri),
-                    commit_properties=properties,
-                )
+        return self._unless_overtaken(
+            lambda: create_table_with_add_actions(
+                self._uri,
+                _schema(_delta_columns(latest.columns), days=is_day(latest.date)),
+                added,
+                partition_by=[DATE],
+                storage_options=self._storage.options(self._uri),
+                commit_properties=properties,
             )
+        )
 
     def _change(self, table: DeltaTable, properties: CommitProperties, actions: list[AddAction | RemoveAction]) -> bool:
-        with self._as_ours():
-            return self._unless_overtaken(
-                lambda: table.create_write_transaction(
-                    actions,
-                    "append",
-                    table.schema(),
-                    [DATE],
-                    commit_properties=properties,
-                )
+        return self._unless_overtaken(
+            lambda: table.create_write_transaction(
+                actions, "append", table.schema(), [DATE], commit_properties=properties
             )
+        )
 
     def _unless_overtaken(self, commit: Callable[[], None]) -> bool:
         """Commit; False if another commit was faster, which delta-rs does not tell by the type of its error alone."""
         from deltalake.exceptions import DeltaError
 
         before = self._table.version() if self._table else -1
-        try:
-            commit()
-        except DeltaError:
-            now = self._open()
-            if now is None or now.version() == before:
-                raise
-            return False
+        with self._as_ours():
+            try:
+                commit()
+            except DeltaError:
+                now = self._open()
+                if now is None or now.version() == before:
+                    raise
+                return False
         return True
 
     def _properties(self, number: int) -> CommitProperties:
