@@ -14,7 +14,7 @@ class Framework:
     module: str
     """The module whose `ADAPTER` is a `predictors.adapter.Adapter`; "module:NAME" where a module has several."""
 
-    model: str
+    model: str = "a model's folder"
     """What `model.path` names, for messages; '' if there is no model to name, and for `OWN`."""
 
     packs: bool = False
@@ -67,35 +67,15 @@ FRAMEWORKS = {
     "xgboost": Framework(f"{_TABULAR}.boosters:XGBOOST", "a Booster's file (.json or .ubj)"),
     "catboost": Framework(f"{_TABULAR}.boosters:CATBOOST", "a model's binary file (.cbm)"),
     "keras": Framework(f"{_TABULAR}.keras", "a model that Keras saved (.keras or .h5)"),
-    "embed": Framework(f"{_TRANSFORMERS}.tasks:EMBED", "a model's folder", packs=True, inexact=True),
-    "text-classification": Framework(
-        f"{_TRANSFORMERS}.tasks:TEXT_CLASSIFICATION",
-        "a model's folder",
-        packs=True,
-        inexact=True,
-    ),
-    "token-classification": Framework(
-        f"{_TRANSFORMERS}.tasks:TOKEN_CLASSIFICATION",
-        "a model's folder",
-        packs=True,
-        inexact=True,
-    ),
-    "zero-shot": Framework(f"{_TRANSFORMERS}.tasks:ZERO_SHOT", "a model's folder", packs=True, inexact=True),
-    "image-classification": Framework(
-        f"{_TRANSFORMERS}.tasks:IMAGE_CLASSIFICATION", "a model's folder", rows=(32, 128)
-    ),
-    "object-detection": Framework(
-        f"{_TRANSFORMERS}.tasks:OBJECT_DETECTION",
-        "a model's folder",
-        rows=(4, 16),
-        inexact=True,
-    ),
-    "speech-recognition": Framework(
-        f"{_TRANSFORMERS}.tasks:SPEECH_RECOGNITION", "a model's folder", rows=(4, 16), inexact=True
-    ),
+    "embed": Framework(f"{_TRANSFORMERS}.tasks:EMBED", packs=True, inexact=True),
+    "text-classification": Framework(f"{_TRANSFORMERS}.tasks:TEXT_CLASSIFICATION", packs=True, inexact=True),
+    "token-classification": Framework(f"{_TRANSFORMERS}.tasks:TOKEN_CLASSIFICATION", packs=True, inexact=True),
+    "zero-shot": Framework(f"{_TRANSFORMERS}.tasks:ZERO_SHOT", packs=True, inexact=True),
+    "image-classification": Framework(f"{_TRANSFORMERS}.tasks:IMAGE_CLASSIFICATION", rows=(32, 128)),
+    "object-detection": Framework(f"{_TRANSFORMERS}.tasks:OBJECT_DETECTION", rows=(4, 16), inexact=True),
+    "speech-recognition": Framework(f"{_TRANSFORMERS}.tasks:SPEECH_RECOGNITION", rows=(4, 16), inexact=True),
     "vllm": Framework(
         f"{_LANGUAGE}.vllm",
-        "a model's folder",
         rows=ASKED_ROWS,
         streams=True,
         own_keys=True,
@@ -104,7 +84,6 @@ FRAMEWORKS = {
     ),
     "ray.data.llm": Framework(
         f"{_LANGUAGE}.raydatallm",
-        "a model's folder",
         code=("config", "preprocess", "postprocess"),
         rows=ASKED_ROWS,
         streams=True,
@@ -118,12 +97,7 @@ FRAMEWORKS = {
         streams=True,
         own_keys=True,
         documents=("json_schema",),
-        aside=(
-            "requests_in_flight",
-            "timeout_s",
-            "key_env",
-            "cost",
-        ),
+        aside=("requests_in_flight", "timeout_s", "key_env", "cost"),
     ),
 }
 """`model.uses` → the framework; anything else is "module:Name" of the user's own."""
