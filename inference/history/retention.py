@@ -143,11 +143,11 @@ def prune(request: RunRequest, nights: int, *, dry_run: bool = False) -> Pruned:
     note, late = "", tuple[str, ...]()
     if not dry_run:
         rule = _hide(request, nights, seen)
-        note, late = latest_view.refresh(storage, output, name, behind=True), commit_tables(request)
+        note, late = latest_view.refresh(storage, output, name), commit_tables(request)
     hidden = tuple(sorted({each.date for each in seen.now.runs.values()} - {e.date for e in rule.runs.values()}))
     done = Pruned(keep=nights, publication=rule.now.number, hidden=hidden, behind=note, tables_behind=late)
     # Asked again, it has nothing to say if these folders show what readers see. Else they lead to nights that would go.
-    if note and latest_view.refresh(storage, output, name, behind=True):
+    if note and latest_view.refresh(storage, output, name):
         return done
     old = _old_publications(storage, output, rule)
     if not dry_run:

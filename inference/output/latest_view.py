@@ -27,32 +27,24 @@ LINKS = "_symlink_format_manifest/manifest"
 _MAX_ROUNDS = 100
 
 
-def refresh(
-    storage: Storage,
-    output: str,
-    job: str,
-    date: str | None = None,
-    *,
-    now: Snapshot | None = None,
-    behind: bool = False,
-) -> str:
+def refresh(storage: Storage, output: str, job: str, date: str | None = None, *, now: Snapshot | None = None) -> str:
     """Update `latest/` and `dates/` to the newest snapshot. Returns what could not be done and why, for a note.
 
-    job: its name. date: a night to update even if it has not changed, because it may just have been swept. now: the
-    newest snapshot, if it was read already. behind: do nothing if the folders say that they show the newest snapshot.
+    job: its name. date: a night to update even if it has not changed, because it may just have been swept; without it
+    nothing is done if the folders say that they show the newest snapshot. now: that, if it was read already.
     """
     try:
-        return _refresh(storage, output, job, {date} if date else set(), now, behind)
+        return _refresh(storage, output, job, {date} if date else set(), now)
     except (StorageError, JobError) as error:
         return f"latest/ and dates/ could not be written, the next command does it: {error}"
 
 
-def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snapshot | None, behind: bool) -> str:
+def _refresh(storage: Storage, output: str, job: str, dates: set[str], now: Snapshot | None) -> str:
     now = now or publish.newest(storage, output)
     if not now.number:
         return ""
     shown = _shown(storage, output, now)
-    if behind and not dates and shown == now:
+    if not dates and shown == now:
         return ""
     for _ in range(_MAX_ROUNDS):
         places = _Places(storage, output, job, now, now.nights())

@@ -129,7 +129,7 @@ def _caught_up(request: RunRequest) -> tuple[revs.Revision | None, publish.Snaps
     now = publish.newest(request.storage, request.output) if newest is None else None
     # An earlier command may have published and ended before this. If it fails now, this run's publication reports it.
     date = request.date if settled else None
-    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now, behind=True)
+    latest_view.refresh(request.storage, request.output, request.job.name, date, now=now)
     commit_tables(request)
     return newest, now
 

@@ -260,7 +260,7 @@ def test_a_latest_night_that_somebody_changed_is_shown_to_nobody(output: Placed)
     kept = manifest.read_bytes()
     manifest.write_text("{}")
     for _ in range(2):
-        assert f"latest cannot show the run '{NIGHT}'" in output.refresh()
+        assert f"latest cannot show the run '{NIGHT}'" in output.refresh(NIGHT)
     assert not Path(output.uri, "latest/data").is_symlink()
     with pytest.raises(duckdb.Error, match="not the file that was published"):
         read_view(Path(output.uri, "latest"))

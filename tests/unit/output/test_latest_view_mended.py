@@ -101,7 +101,7 @@ def test_a_date_that_cannot_be_written_is_written_by_the_next_command_that_can(o
         said = output.refresh(storage=FaultyStorage(output.storage, refused))
         assert said == "latest/ and dates/ could not be written, the next command does it: 2026-11-17: not yours"
     assert not Path(output.uri, "dates/2026-11-17/files.json").exists()
-    assert latest_view.refresh(output.storage, output.uri, JOB, behind=True) == ""
+    assert latest_view.refresh(output.storage, output.uri, JOB) == ""
     assert output.night("latest") == output.night(f"dates/{NIGHT}") == f"{NIGHT} r1"
     assert output.night("dates/2026-11-17") == "2026-11-17 r1"
 
