@@ -120,7 +120,7 @@ def data_of(job: Job) -> Callable[[str], bool]:
 
     The files that `input.list` names are none of it: only where a run begins is the list read, and workers compare.
     """
-    given = job.input.model_copy(update={"uri": "", "others": ()}) if job.input.list_ else job.input
+    given = job.input.model_copy(update={"uris": ()}) if job.input.list_ else job.input
     return _Search(job.model_copy(update={"input": given})).is_data
 
 

@@ -133,7 +133,7 @@ def matching_files(storage: Storage, job: Job, taken: Counter[str] | None = None
     if given.list_ and not given.lines:
         raise JobError(f"input.list: there is no list {given.list_}")
     source = source_of(job, given.uri) if wanted else None
-    if source and source.mark and (given.others or given.list_):
+    if source and source.mark and (len(given.uris) > 1 or given.list_):
         raise JobError(f"{given.key}: a list of {source.name} tables is not read; write one job for each table")
     # The user's own source, and a database that the job names, say themselves where rows are.
     reach = Reach(own_places(given)) if wanted is None or (wanted in SOURCES and wanted != "sql") else None

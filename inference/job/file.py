@@ -40,8 +40,6 @@ def parse_job(content: dict[str, Any], path: Path) -> Job:
     Raises:
         JobError: one sentence per fault, naming the file and key.
     """
-    if inner := sorted({name for name, field in Job.model_fields.items() if field.exclude} & content.keys()):
-        raise JobError(f"{path}: unknown key {inner[0]!r}")
     try:
         job = Job.model_validate(content)
     except ValidationError as error:
@@ -101,7 +99,7 @@ def _check_input(given: Input, where: str) -> None:
         check_database(uri, f"{where}.uri")
         if given.format != "sql":
             raise JobError(f"{where}.format: write sql for rows of a database")
-        if given.others:
+        if len(given.uris) > 1:
             raise JobError(f"{where}.uri: a database is the only input of a job; take it out of the list")
 
 

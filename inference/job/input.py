@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import pyarrow as pa
-from pydantic import Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
 from nightjar.inference.arrow_types import arrow_type, is_native_number, is_text
 from nightjar.inference.errors import JobError
@@ -43,11 +43,16 @@ class Wait(Section):
         return int(re.sub(r"\D", "", self.for_)) * {"s": 1, "min": 60, "h": 3600}[re.sub(r"[\d\s]", "", self.for_)]
 
 
+def _different(value: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := listed_twice(value):
+        raise ValueError(f"{location(twice)!r} is listed twice")
+    return value
+
+
 class Input(Section):
-    """Where tonight's rows are. `uri` is a file, a folder or a glob, local or s3://, gs://, az://, or a file of a web
-    server; or a list of these, of which the first one is `uri` here, and the rest `others`. list_ (`list` in the file):
-    a text file with one of these on each line, in place of `uri`. lines: once it is read, the lines that `uris` come
-    from.
+    """Where tonight's rows are. uris (`uri` in the file): a file, a folder or a glob, local or s3://, gs://, az://, or
+    a file of a web server; or a list of these. list_ (`list` in the file): a text file with one of these on each line,
+    in place of `uri`; `uris` is empty until it is read. lines: once it is read, the lines that `uris` come from.
 
     anonymous: whether its buckets are read without credentials. within: places below which data may name locations:
     lines of a list, links in a folder, files of a table, redirects of a web server.
@@ -57,7 +62,13 @@ class Input(Section):
     wait for the input; None to use the input that is there when the run begins.
     """
 
-    uri: str = Field(default="", min_length=1)
+    uris: Annotated[
+        tuple[Annotated[str, Field(min_length=1)], ...],
+        Field(min_length=1),
+        form("a place, or a list of places, none of them empty"),
+        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+        AfterValidator(_different),
+    ] = Field(default=(), alias="uri")
     list_: str | None = Field(default=None, alias="list", min_length=1)
     format: str | None = None
     options: dict[str, Any] = Field(default={})
@@ -68,31 +79,12 @@ class Input(Section):
     where: str | None = None
     anonymous: bool = False
     within: tuple[Annotated[str, Field(min_length=1)], ...] = ()
-    others: tuple[str, ...] = Field(default=(), exclude=True)
     lines: tuple[int, ...] = Field(default=(), exclude=True)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _listed(cls, given: Any) -> Any:
-        if not isinstance(given, dict):
-            return given
-        if inner := {"others", "lines"} & given.keys():
-            raise ValueError(f"unknown key {min(inner)!r}; write a list of inputs as uri, or name its file in list")
-        if "uri" in given and given.get("list") is not None:
-            raise ValueError("uri and list both say what the input is; keep one of them")
-        if not isinstance(given.get("uri"), list):
-            return given
-        found = given["uri"]
-        if not found or not all(isinstance(each, str) and each for each in found):
-            raise ValueError("uri: a list of inputs has at least one, and each is text")
-        if twice := listed_twice(found):
-            raise ValueError(f"uri: {location(twice)!r} is listed twice")
-        return {**given, "uri": found[0], "others": tuple(found[1:])}
-
     @property
-    def uris(self) -> tuple[str, ...]:
-        """All of the inputs, in order; none of a list that is not read yet."""
-        return (self.uri, *self.others) if self.uri else ()
+    def uri(self) -> str:
+        """The first of the inputs; empty for a list that is not read yet."""
+        return next(iter(self.uris), "")
 
     @property
     def key(self) -> str:
@@ -104,7 +96,8 @@ class Input(Section):
         """The inputs for messages."""
         if self.list_:
             return f"the list {location(self.list_)}"
-        return f"{location(self.uri)} and {len(self.others)} more" if self.others else location(self.uri)
+        more = len(self.uris) - 1
+        return f"{location(self.uri)} and {more} more" if more else location(self.uri)
 
     def at(self, place: Callable[[str], str], aside: Callable[[str], str] | None = None) -> Self:
         """The same input with each location changed by `place`; by `aside`, if it is given, those of the list and of
@@ -113,8 +106,7 @@ class Input(Section):
         aside = aside or place
         return self.model_copy(
             update={
-                "uri": place(self.uri) if self.uri else "",
-                "others": tuple(map(place, self.others)),
+                "uris": tuple(map(place, self.uris)),
                 "list_": aside(self.list_) if self.list_ else None,
                 "within": tuple(map(aside, self.within)),
             }
@@ -122,8 +114,7 @@ class Input(Section):
 
     def listing(self, found: Mapping[str, int]) -> Self:
         """With the inputs that the list has. found: each, and its line."""
-        uri, *others = found
-        return self.model_copy(update={"uri": uri, "others": tuple(others), "lines": tuple(found.values())})
+        return self.model_copy(update={"uris": tuple(found), "lines": tuple(found.values())})
 
     @field_validator("format")
     @classmethod
@@ -164,13 +155,11 @@ class Input(Section):
         return value
 
     @model_validator(mode="after")
-    def _named(self) -> Input:
-        if not self.uri and not self.list_:
+    def _says_each_once(self) -> Input:
+        if not self.uris and not self.list_:
             raise ValueError("uri is required, or list for a file that lists them")
-        return self
-
-    @model_validator(mode="after")
-    def _declared_once(self) -> Input:
+        if self.uris and self.list_:
+            raise ValueError("uri and list both say what the input is; keep one of them")
         if both := sorted(set(self.partitions) & set(self.declared)):
             raise ValueError(
                 f"{both[0]!r} is in partitions and in schema; a column comes from the path or from the files"
@@ -204,6 +193,5 @@ def named_input(given: Input | None, uris: Sequence[str], option: str) -> Input:
     """
     for uri in uris:
         check_database(uri, option) if is_database(uri) else check_place(uri, option, web=True)
-    first, *others = (absolute(each, Path.cwd(), pattern=True) for each in uris)
-    places = {"uri": first, "others": tuple(others), "list_": None, "lines": ()}
-    return (given or Input(uri=first)).model_copy(update=places)
+    places = tuple(absolute(each, Path.cwd(), pattern=True) for each in uris)
+    return (given or Input(uri=places)).model_copy(update={"uris": places, "list_": None, "lines": ()})

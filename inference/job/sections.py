@@ -44,13 +44,12 @@ class Section(BaseModel):
         """Run after the validators of a section's own, which may take other forms and keys."""
         if isinstance(given, cls):
             return given
-        keys = {field.alias or name: field.exclude for name, field in cls.model_fields.items()}
-        known = [key for key, inner in keys.items() if not inner]
+        known = [field.alias or name for name, field in cls.model_fields.items() if not field.exclude]
         if not isinstance(given, dict):
             words = f"a mapping with the keys {', '.join(known)}"
             raise PydanticCustomError("form", "{words}", {"words": words})
         for key in given:
-            if key not in keys:
+            if key not in known:
                 raise PydanticCustomError("unknown_key", "{key}", {"key": key, "known": known})
         return given
 
@@ -115,7 +114,8 @@ class TableTarget(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _one_key(cls, value: Any) -> Any:
+    def _knows_keys(cls, value: Any) -> Any:
+        """In place of that of other sections: the key is the kind."""
         known = ", ".join(TARGETS)
         if not isinstance(value, dict) or len(value) != 1:
             raise ValueError(f"is one key and the table's place, as {{delta: tables/predictions}}; kinds: {known}")

@@ -51,8 +51,8 @@ _OTHER_NAMES: dict[str, str] = {
 """Names of Ray Data and others → our key."""
 
 _WITHOUT_VALUE = {"missing", "string_too_short", "string_too_long", "too_short"}
-_MAY_BE_SECRET = re.compile(r"notify(\.webhook\w*)?|resources\.runtime_env\.env_vars(\..*)?")
-"""Keys whose values are in no message: an address or a password may stand at the wrong one."""
+_MAY_BE_SECRET = re.compile(r"notify(\.webhook\w*)?|resources\.runtime_env\.env_vars(\..*)?|(late_labels\.)?input\.uri")
+"""Keys whose values are in no message: an address, a password or a signed URL may stand at the wrong one."""
 _SHOWN_CHARS = 60
 
 

@@ -42,7 +42,10 @@ class Placed(Its):
     def job(self) -> Job:
         content = {
             "name": "t",
-            "input": super().job.input.model_dump(include={"uri", "format", "options"}, exclude_none=True) | self.keys,
+            "input": super().job.input.model_dump(
+                include={"uris", "format", "options"}, by_alias=True, exclude_none=True
+            )
+            | self.keys,
             "model": {"uses": "m:f", "outputs": {"y": "float64"}},
             "output": {"uri": "out"},
         }
@@ -105,7 +108,7 @@ def test_folders_of_a_bucket_say_what_those_of_a_disk_say(its: Placed, server: S
     storage, bucket = LakeStorage(settings), server.create_bucket(f"folders-{uuid.uuid4().hex}")
     here = its.at(FOLDERS, partitions=PARTITIONS)
     storage.write(f"{bucket}/in/{FOLDERS}/{here.path.name}", here.path.read_bytes())
-    job = here.job.model_copy(update={"input": here.job.input.model_copy(update={"uri": f"{bucket}/in/"})})
+    job = here.job.model_copy(update={"input": here.job.input.model_copy(update={"uris": (f"{bucket}/in/",)})})
     (entry,) = input_files(storage, job)
     assert describe(storage, job, entry).schema == here.described().schema
     piece = replace(here.piece(), uri=entry.uri, version=entry.version)

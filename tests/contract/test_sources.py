@@ -467,7 +467,7 @@ def test_a_bucket_gives_what_a_disk_does(its: Its, server: S3Server) -> None:
     for file in filter(Path.is_file, its.folder.rglob("*")):
         storage.write(f"{bucket}/{file.relative_to(its.folder)}", file.read_bytes())
     uri = f"{bucket}/data{its.way.end}"
-    over = its.job.input.model_copy(update={"uri": its.input.replace(str(its.folder), bucket)})
+    over = its.job.input.model_copy(update={"uris": (its.input.replace(str(its.folder), bucket),)})
     job = its.job.model_copy(update={"input": over})
     (entry,) = input_files(storage, job)
     assert entry.uri == uri
@@ -754,7 +754,9 @@ def test_its_files_are_found_by_their_names_or_because_the_job_says_so(its: Its)
     other = its.path.rename(its.folder / "in" / f"A{its.way.end.upper()}")
 
     def found(**keys: Any) -> Iterator[Entry]:
-        told = its.job.model_copy(update={"input": its.job.input.model_copy(update={"uri": str(other.parent), **keys})})
+        told = its.job.model_copy(
+            update={"input": its.job.input.model_copy(update={"uris": (str(other.parent),), **keys})}
+        )
         return input_files(STORAGE, told)
 
     if suffixes:

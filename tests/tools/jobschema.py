@@ -37,10 +37,9 @@ def job_schema() -> dict[str, Any]:
     parts = found["$defs"]
     parts["Input"]["properties"]["format"] = {"anyOf": [_choice(SOURCES), {"type": "string", "pattern": _OWN}]}
     uri = parts["Input"]["properties"]["uri"]
-    parts["Input"]["properties"]["uri"] = {"anyOf": [uri, {"type": "array", "items": uri, "minItems": 1}]}
-    for inner in ("others", "lines"):
-        del parts["Input"]["properties"][inner]
-    uri.pop("default", None)
+    uri.pop("default")
+    parts["Input"]["properties"]["uri"] = {"anyOf": [uri["items"], uri]}
+    del parts["Input"]["properties"]["lines"]
     parts["Input"]["anyOf"] = [{"required": ["uri"]}, {"required": ["list"]}]
     parts["Input"]["not"] = _both("uri", list="string")
     parts["Input"]["allOf"] = [_input_options(name, module) for name, module in SOURCES.items()]

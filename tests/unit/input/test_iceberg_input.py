@@ -276,6 +276,6 @@ def test_a_snapshot_that_nobody_can_read_is_refused(table: Table, options: dict[
 
 def test_a_table_at_another_place_is_refused(table: Table) -> None:
     job = job_of(table)
-    other = job.model_copy(update={"input": job.input.model_copy(update={"uri": f"{job.input.uri}-old"})})
+    other = job.model_copy(update={"input": job.input.model_copy(update={"uris": (f"{job.input.uri}-old",)})})
     with pytest.raises(JobError, match=r"input\.uri: the Iceberg table shop\.sales lies at .*/shop/sales, not at"):
         discover(STORAGE, other)

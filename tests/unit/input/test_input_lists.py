@@ -124,7 +124,7 @@ def test_a_list_that_is_not_there_is_told(tmp_path: Path) -> None:
             {"format": "sql", "options": {"table": "t", "key": "k"}},
             r"input\.list: a database is the only input of a job",
         ),
-        ({"lines": [1]}, "unknown key 'lines'"),
+        ({"lines": [1]}, "unknown key 'input.lines'"),
     ],
 )
 def test_a_job_that_cannot_have_a_list_is_refused(tmp_path: Path, keys: dict[str, Any], said: str) -> None:

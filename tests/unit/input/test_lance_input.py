@@ -300,6 +300,6 @@ def test_a_key_that_lance_takes_for_another_is_refused(table: Path, server: S3Se
     for file in filter(Path.is_file, table.rglob("*")):
         storage.write(f"{bucket}/a#b/{file.relative_to(table)}", file.read_bytes())
     job = job_of(table)
-    job = job.model_copy(update={"input": job.input.model_copy(update={"uri": f"{bucket}/a#b"})})
+    job = job.model_copy(update={"input": job.input.model_copy(update={"uris": (f"{bucket}/a#b",)})})
     with pytest.raises(JobError, match=r"input\.uri: .*/a#b: with '#'"):
         discover(storage, job)

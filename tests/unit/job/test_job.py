@@ -107,7 +107,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         "input: must be a mapping with the keys uri, list, format, options, shard_rows, wait, partitions, schema, "
         "where, anonymous, within, not 'data/'",
     ),
-    ({"input__uri": ""}, "input.uri: must not be empty"),
+    ({"input__uri": ""}, "input.uri: must be a place, or a list of places, none of them empty"),
     (
         {"checks": ["score"]},
         f"checks[0]: must be a check on one of {', '.join(CHECKS)}, as {{column: score, min: 0}} or "

@@ -306,13 +306,12 @@ def test_a_predictor_of_an_installed_package_is_watched_too(
     job = Job.model_validate(
         {
             "name": "j",
-            "folder": str(root / "home"),
             "input": {"uri": "i"},
             "output": {"uri": "o"},
             "model": {"uses": "theirs:Predictor", "outputs": {"y": "float32"}},
         }
     )
-    load_scorer(model_job(job), None)
+    load_scorer(model_job(job.model_copy(update={"folder": str(root / "home")})), None)
     assert Seen("file", f"{root}/out/vocab.json") in notes.all()
 
 
