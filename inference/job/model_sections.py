@@ -78,11 +78,6 @@ class Model(Section):
         return self.rows == "independent" and not (self.framework.inexact or self.framework.streams)
 
     @property
-    def finds_size(self) -> bool:
-        """Whether the job leaves open how large a micro-batch is."""
-        return self.batch_size == "auto"
-
-    @property
     def loaded_by(self) -> str:
         """The key that names what is loaded, for messages."""
         return "model.path" if self.framework.model else "model.uses"

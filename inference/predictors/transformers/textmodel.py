@@ -236,6 +236,6 @@ class TextModel:
 
 def _budget(job: ModelJob, on_gpu: bool) -> int | None:
     asked: int | None = job.model.options.get("batch_tokens")
-    if asked is None and not job.model.finds_size:
+    if asked is None and job.model.batch_size != "auto":
         return None  # a call is exactly the micro-batch
     return asked or (TOKENS_GPU if on_gpu else TOKENS)
