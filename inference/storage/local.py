@@ -63,6 +63,8 @@ def storage_error(error: OSError, uri: str) -> StorageError:
     reason = error.strerror or str(error) or type(error).__name__
     if isinstance(error, FileNotFoundError | NotADirectoryError):
         return Missing(f"{uri}: no such file")
+    if error.errno == errno.ELOOP:  # a link to itself
+        return Missing(f"{uri}: {reason}")
     if isinstance(error, FileExistsError):
         return AlreadyExists(f"{uri}: exists already")
     if isinstance(error, PermissionError):
@@ -76,7 +78,7 @@ class LocalStorage(Storage):
     """`Storage` over absolute paths."""
 
     def subfolders(self, folder: str) -> Names:
-        with _as_ours(folder), suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as found:
+        with suppress(Missing), _as_ours(folder), os.scandir(folder) as found:
             return sorted(item.name for item in found if item.is_dir())
         return []
 
@@ -116,7 +118,7 @@ class LocalStorage(Storage):
 
     def delete(self, uris: Iterable[str]) -> None:
         for uri in uris:
-            with _as_ours(uri), suppress(FileNotFoundError, NotADirectoryError):
+            with suppress(Missing), _as_ours(uri):
                 Path(uri).unlink()
 
     def copy(self, source: str, target: str) -> None:
@@ -270,16 +272,12 @@ def _walk(folder: str, after: str, above: tuple[tuple[int, int], ...]) -> Iterat
     above: the folders that are being walked, by device and inode, so that a link to one of them is not followed.
     """
     try:
-        found = Path(folder).stat()
-        with os.scandir(folder) as items:
+        with _as_ours(folder), os.scandir(folder) as items:
+            found = Path(folder).stat()
             # A folder is sorted by its name with the slash, as the URIs below it are.
             names = sorted(item.name + "/" if _is_folder(item) else item.name for item in items)
-    except (FileNotFoundError, NotADirectoryError):
+    except Missing:
         return
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return
-        raise storage_error(error, folder) from error  # which of many folders it is
     here = (found.st_dev, found.st_ino)
     if here in above:
         return
@@ -308,14 +306,8 @@ def _entry(uri: str) -> Entry | None:
     Raises:
         StorageError: It cannot be looked at.
     """
-    try:
+    with suppress(Missing), _as_ours(uri):
         found = Path(uri).stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    except OSError as error:
-        if error.errno == errno.ELOOP:
-            return None
-        raise storage_error(error, uri) from error
-    if not stat.S_ISREG(found.st_mode):
-        return None
-    return Entry(uri, found.st_size, local_version(found))
+        if stat.S_ISREG(found.st_mode):
+            return Entry(uri, found.st_size, local_version(found))
+    return None
