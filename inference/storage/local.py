@@ -301,11 +301,7 @@ def _is_folder(item: os.DirEntry[str]) -> bool:
 
 
 def _entry(uri: str) -> Entry | None:
-    """The entry of a file; None if the file is gone, or is a link to nothing or to itself, a pipe or a socket.
-
-    Raises:
-        StorageError: It cannot be looked at.
-    """
+    """The entry of a file; None if the file is gone, or is a link to nothing or to itself, a pipe or a socket."""
     with suppress(Missing), _as_ours(uri):
         found = Path(uri).stat()
         if stat.S_ISREG(found.st_mode):

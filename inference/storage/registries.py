@@ -28,7 +28,8 @@ def pinned(path: str) -> str:
     `hf://org/name@main` and `models:/name@champion` mean something else from day to day; a run resolves them once.
 
     Raises:
-        JobError: There is no such model, revision or alias; or the registry's client is not installed.
+        JobError: There is no such model, revision or alias; the registry's client is not installed; or the environment
+            names no server of MLflow.
         StorageError: The registry could not be asked.
     """
     if found := HUB.fullmatch(path):
@@ -50,12 +51,7 @@ _BESIDE = (_WEIGHTS, ".json", ".jinja", ".md", ".model", ".py", ".tiktoken", ".t
 
 
 def _commit_of(name: str, revision: str | None) -> str:
-    """The commit of a branch or tag; of the main branch for None.
-
-    Raises:
-        JobError: There is none, or the Hub's client is not installed.
-        StorageError: The Hub could not be asked.
-    """
+    """The commit of a branch or tag; of the main branch for None. Raises as `pinned`."""
     hub = _hub()
     where = f"model.path: hf://{name}" + (f"@{revision}" if revision else "")
     try:
@@ -194,12 +190,7 @@ _GONE = {"RESOURCE_DOES_NOT_EXIST", "NOT_FOUND", "INVALID_PARAMETER_VALUE"}
 
 
 def _version_of(name: str, alias: str) -> str:
-    """The version of a registered model to which an alias points now.
-
-    Raises:
-        JobError: There is no such model or alias, MLflow is not installed, or no server is named.
-        StorageError: The server could not be asked.
-    """
+    """The version of a registered model to which an alias points now. Raises as `pinned`."""
     uri = f"models:/{name}@{alias}"
     mlflow = _mlflow()
     try:

@@ -121,13 +121,11 @@ def settling(create: Callable[[], None], read: Callable[[], bytes], data: bytes)
 
 
 class RetryingStorage(Forwarding):
-    """Retries calls that raise `Transient`: up to `attempts` tries in all, with a longer wait each time.
+    """Retries calls that raise `Transient`, as a `RetryPolicy` with these arguments says.
 
-    No try begins later than `within_s` after the first, so a call takes at most this time and one try. For a bucket
-    with the defaults these are 60 s and one time-out of 60 s, wrapped or not. A listing, a large upload and a read of
-    an opened object are many requests, and the limit holds for each request. `retries` counts the retries made here and
-    by the wrapped storage, without those of single pages of a listing and of single parts of an upload over 8 MiB.
-    Reads through `open` are retried for buckets only; Arrow itself reads a local file.
+    `retries` counts the retries made here and by the wrapped storage, without those of single pages of a listing and of
+    single parts of an upload over 8 MiB. Reads through `open` are retried for buckets only; Arrow itself reads a local
+    file.
     """
 
     def __init__(self, inner: Storage, attempts: int = 4, backoff_s: float = 0.5, within_s: float = 60.0) -> None:

@@ -151,12 +151,7 @@ class DeltaTarget:
         return fitting, left
 
     def _check_columns(self, wanted: dict[str, pa.DataType], date: str, latest: Files | None = None) -> None:
-        """Whether the table, or before there is one the latest night, has these columns, and can have this logical time
-        beside its own.
-
-        Raises:
-            JobError: it does not; names them.
-        """
+        """Check that the table, or before there is one the latest night, has these columns and can have this date."""
         if self._table:
             has, days = _columns_of(self._table.schema()), _has_days(self._table.schema())
         else:
