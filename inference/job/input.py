@@ -136,10 +136,11 @@ class Input(Section):
     @field_validator("partitions")
     @classmethod
     def _from_text(cls, value: dict[str, str]) -> dict[str, str]:
-        for name, kind in with_types(value).items():
-            if not _is_written_in_paths(arrow_type(kind)):
+        for name, text in with_types(value).items():
+            kind = arrow_type(text)
+            if not (is_text(kind) or is_native_number(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)):
                 raise ValueError(
-                    f"{name}: {kind!r} is no type of a folder's name; write string, int32, float64, bool, date32 or "
+                    f"{name}: {text!r} is no type of a folder's name; write string, int32, float64, bool, date32 or "
                     "timestamp[us]"
                 )
         return value
@@ -177,11 +178,6 @@ class Input(Section):
     def column_types(self) -> dict[str, pa.DataType]:
         """The declared types of the files' columns as Arrow types."""
         return {name: arrow_type(text) for name, text in self.declared.items()}
-
-
-def _is_written_in_paths(kind: pa.DataType) -> bool:
-    """Whether the name of a folder can say a value of this type."""
-    return is_text(kind) or is_native_number(kind) or pa.types.is_date(kind) or pa.types.is_timestamp(kind)
 
 
 def named_input(given: Input | None, uris: Sequence[str], option: str) -> Input:

@@ -45,10 +45,6 @@ ALL = "*"
 """The pattern that every column matches; `carry: all` in a job file is `carry: ["*"]`."""
 
 
-def _with_all(value: Any) -> Any:
-    return (ALL,) if value == "all" else value
-
-
 def is_pattern(entry: str) -> bool:
     """Whether an entry of `carry` that is no column's name is a pattern."""
     return any(letter in entry for letter in "*?[")
@@ -72,7 +68,7 @@ class Job(Section):
     only: Model | None = Field(default=None, alias="model")
     models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS, validate_default=True)
     preprocess: Preprocess | None = None
-    carry: Annotated[Names, BeforeValidator(_with_all)] = ()
+    carry: Annotated[Names, BeforeValidator(lambda value: (ALL,) if value == "all" else value)] = ()
     label: str | None = None
     evaluation: Evaluating = Evaluating()
     late_labels: LateLabels | None = None
