@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import Annotated, Any, Self
 
 import pyarrow as pa
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nightjar.inference.arrow_types import arrow_type, is_native_number, is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.locations import absolute, check_database, check_place, is_database
 from nightjar.inference.job.seams import SOURCES
-from nightjar.inference.job.sections import SPEC, Section, form, listed_twice, with_types
+from nightjar.inference.job.sections import SPEC, Section, form, listed_twice, one_or_more, with_types
 from nightjar.inference.job.where import columns_of
 from nightjar.inference.messages import nearest
 from nightjar.inference.storage.locations import location
@@ -66,7 +66,7 @@ class Input(Section):
         tuple[Annotated[str, Field(min_length=1)], ...],
         Field(min_length=1),
         form("a place, or a list of places, none of them empty"),
-        BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+        one_or_more(Annotated[str, Field(min_length=1)]),
         AfterValidator(_different),
     ] = Field(default=(), alias="uri")
     list_: str | None = Field(default=None, alias="list", min_length=1)

@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Literal
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from nightjar.inference.job.input import Input
-from nightjar.inference.job.sections import SPEC, Section, form, once
+from nightjar.inference.job.sections import SPEC, Section, form, once, one_or_more
 
 MOST_RANKS = 100
 """The greatest `k`: the state of a group grows with it."""
@@ -63,7 +63,7 @@ Key = Annotated[
     tuple[Column, ...],
     Field(min_length=1),
     form("a column or a list of columns"),
-    BeforeValidator(lambda value: (value,) if isinstance(value, str) else value),
+    one_or_more(Column),
     AfterValidator(once),
 ]
 """The columns of a key: one, or a list of different ones."""

@@ -68,7 +68,12 @@ class Job(Section):
     only: Model | None = Field(default=None, alias="model")
     models: tuple[NamedModel, ...] = Field(default=(), max_length=MOST_MODELS, validate_default=True)
     preprocess: Preprocess | None = None
-    carry: Annotated[Names, BeforeValidator(lambda value: (ALL,) if value == "all" else value)] = ()
+    carry: Annotated[
+        Names,
+        BeforeValidator(
+            lambda value: (ALL,) if value == "all" else value, json_schema_input_type=Literal["all"] | tuple[str, ...]
+        ),
+    ] = ()
     label: str | None = None
     evaluation: Evaluating = Evaluating()
     late_labels: LateLabels | None = None

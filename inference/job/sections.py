@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     ValidationError,
@@ -80,6 +81,15 @@ def once(value: tuple[Any, ...]) -> tuple[Any, ...]:
     if twice := listed_twice(value):
         raise ValueError(f"{twice!r} is listed twice")
     return value
+
+
+def _as_list(value: Any) -> Any:
+    return (value,) if isinstance(value, str) else value
+
+
+def one_or_more(kind: Any) -> Any:
+    """For a key that names one, or a list of at least one. kind: of each."""
+    return BeforeValidator(_as_list, json_schema_input_type=kind | Annotated[tuple[kind, ...], Field(min_length=1)])
 
 
 Names = Annotated[tuple[str, ...], AfterValidator(once)]

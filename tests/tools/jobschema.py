@@ -36,9 +36,7 @@ def job_schema() -> dict[str, Any]:
             del found["properties"][name]
     parts = found["$defs"]
     parts["Input"]["properties"]["format"] = {"anyOf": [_choice(SOURCES), {"type": "string", "pattern": _OWN}]}
-    uri = parts["Input"]["properties"]["uri"]
-    uri.pop("default")
-    parts["Input"]["properties"]["uri"] = {"anyOf": [uri["items"], uri]}
+    parts["Input"]["properties"]["uri"].pop("default")
     del parts["Input"]["properties"]["lines"]
     parts["Input"]["anyOf"] = [{"required": ["uri"]}, {"required": ["list"]}]
     parts["Input"]["not"] = _both("uri", list="string")
@@ -66,8 +64,6 @@ def job_schema() -> dict[str, Any]:
     parts["Preprocess"] = {"anyOf": [{"type": "string", "pattern": _OWN}, parts["Preprocess"]]}
     parts["IdentityRules"] = {"anyOf": [{"const": "strict"}, parts["IdentityRules"]]}
     parts["Profiling"] = {"anyOf": [*parts["Profiling"]["properties"]["columns"]["anyOf"], parts["Profiling"]]}
-    listed = {name: found["properties"]["carry"].pop(name) for name in ("type", "items")}
-    found["properties"]["carry"]["anyOf"] = [{"const": "all"}, listed]
     # A default in Python's own form says nothing to somebody who writes YAML.
     for key in ("resources", "retry", "rescore", "identity", "profile"):
         found["properties"][key].pop("default")
