@@ -24,15 +24,7 @@ from typing import Any, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import (
-    BatchesBroken,
-    JobError,
-    LengthInvalid,
-    NightjarError,
-    OutputInvalid,
-    ProcessSpoilt,
-    Unaligned,
-)
+from nightjar.inference.errors import BatchesBroken, JobError, NightjarError, OutputInvalid, ProcessSpoilt, Unaligned
 from nightjar.inference.input.sources.rows import over_budget, selected
 from nightjar.inference.messages import clip, raised_at, traceback_of, utf8
 from nightjar.inference.predictors.adapter import is_device_lost, is_memory
@@ -210,9 +202,6 @@ class _Scoring:
         """
         preparer, skipped = self.model.preparer, sorted(skip)
         for row in skipped:
-            at = bisect_left(whole.rows, row)
-            if list(whole.rows[at : at + 1]) != [row]:
-                raise ValueError(f"skip names row {row}, which is none of {len(whole.rows)} rows")
             self.skip(row, skip[row])
         if preparer:
             preparer.start(shipped)
@@ -303,10 +292,10 @@ class _Scoring:
         ]
         outputs = pa.Table.from_arrays(columns, schema=schema).combine_chunks()
         failed = sorted(self.failures)
-        lost = [bisect_left(rows, row) for row in failed]
-        kept = None if not failed and isinstance(rows, range) else np.delete(np.asarray(rows, dtype=np.int64), lost)
         if outputs.num_rows + len(failed) != len(rows):
             raise AssertionError(f"{len(rows)} rows in, {outputs.num_rows} scored and {len(failed)} failed")
+        lost = [bisect_left(rows, row) for row in failed]
+        kept = None if not failed and isinstance(rows, range) else np.delete(np.asarray(rows, dtype=np.int64), lost)
         return ScoredRows(outputs, kept, tuple(self.failures[row] for row in failed), self.cuts.batches)
 
 
@@ -323,26 +312,18 @@ def _without(piece: Slice, skipped: list[int]) -> Slice:
 
 def _attempt(scorer: ScoreRows, table: pa.Table, types: Mapping[str, pa.DataType]) -> _Scored | _Raised:
     try:
-        return _Scored(_checked(scorer(table), table.num_rows, types), {})
+        return _Scored(_own(scorer(table), types), {})
     except RowsRaised as some:
         raised = {row: _raised(error) for row, error in some.raised.items()}
         # Memory lacks for the rows together.
         lack = next((each for each in raised.values() if each.memory), None)
-        return lack or _Scored(_checked(some.outputs, table.num_rows - len(raised), types), raised)
+        return lack or _Scored(_own(some.outputs, types), raised)
     except Exception as error:  # noqa: BLE001 (whatever it is, it is charged to the rows)
         return _raised(error, own=True)
 
 
-def _checked(outputs: dict[str, pa.Array], rows: int, types: Mapping[str, pa.DataType]) -> list[pa.Array]:
-    """The declared outputs in order, checked, so that a faulty scorer cannot shift rows."""
-    for name, type_ in types.items():
-        if name not in outputs:
-            raise OutputInvalid(f"output {name!r} is missing")
-        if len(outputs[name]) != rows:
-            raise LengthInvalid(f"output {name!r}", len(outputs[name]), rows)
-        if outputs[name].type != type_:
-            raise OutputInvalid(f"output {name!r} is {outputs[name].type}, not {type_}")
-    # Copied, because a predictor may use the same memory again for the next batch.
+def _own(outputs: dict[str, pa.Array], types: Mapping[str, pa.DataType]) -> list[pa.Array]:
+    """The declared outputs in order, copied: a predictor may use the same memory again for the next batch."""
     return [pa.concat_arrays([outputs[name]]) for name in types]
 
 

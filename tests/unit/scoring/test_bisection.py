@@ -196,12 +196,6 @@ def test_a_row_that_raises_beside_one_that_is_dropped_says_only_its_own_error() 
     assert (3, "not this one") in [(each.row, each.message) for each in scored.failures]
 
 
-def test_a_scorer_that_is_wrong_about_the_number_of_rows_is_found_and_told() -> None:
-    """So that no adapter can shift rows."""
-    scored = score(lambda table: {"score": pa.array([1], pa.int64()).slice(1)}, 1, 1, Cuts())
-    assert scored.failures[0].message.startswith("output 'score' has 0 values for a batch of 1 row")
-
-
 def test_memory_is_no_cut() -> None:
     cuts = Cuts(allowed=0, share=0.0)
     assert not score(Counting(lambda seen: len(seen) > 3, MemoryError), 300, 100, cuts).failures
