@@ -305,8 +305,6 @@ class BatchSize:
     """
 
     def __init__(self, most: int) -> None:
-        if most < 1:
-            raise ValueError(f"a micro-batch has at least one row, not {most}")
         self.most = most
         self.forced = 0
 

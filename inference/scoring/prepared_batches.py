@@ -115,9 +115,7 @@ PACKED = pa.list_(pa.large_binary())
 def unpacked(packed: pa.ListScalar) -> Parcel:
     """The inverse of `Parcel.packed`."""
     head, *rest = (cell.as_buffer() for cell in packed.values)
-    parcel = pickle.loads(head, buffers=[_own(buffer) for buffer in rest])
-    if not isinstance(parcel, Parcel):
-        raise TypeError(f"a parcel was expected, not {type(parcel).__name__}")
+    parcel: Parcel = pickle.loads(head, buffers=[_own(buffer) for buffer in rest])
     return parcel
 
 

@@ -101,14 +101,6 @@ def test_memory_that_is_too_small_is_no_fault_of_what_is_handed_over() -> None:
         Pickled({"x": [Huge()]})
 
 
-def test_what_is_no_parcel_is_refused() -> None:
-    import pickle
-
-    packed = pa.array([[pickle.dumps("a text")]], PACKED)
-    with pytest.raises(TypeError, match="a parcel was expected, not str"):
-        unpacked(packed[0])
-
-
 @pytest.mark.parametrize("form", CONTENTS)
 @given(data=st.data())
 def test_a_part_of_a_batch_is_those_rows(form: str, data: st.DataObject) -> None:
