@@ -98,16 +98,13 @@ class Running:
     """Its start as wall time; of the CPU stage, if that has prepared it."""
 
     began: float
-    """Its start on the monotonic clock."""
+    """Its start on this process's monotonic clock."""
 
     reads: Sequence[Future[RowsRead]] = ()
     """Of its pieces."""
 
     known: Future[dict[str, KnownRows]] | None = None
     """What is known before of its rows, by the name of the model; None if nobody asked while the pieces were read."""
-
-    prepared: bool = False
-    """Whether the CPU stage has prepared the shard."""
 
     retries: int = 0
     """The storage requests that the CPU stage repeated."""

@@ -25,10 +25,8 @@ from nightjar.inference.scoring.attempts import JoinedPieces, Running, Worker
 from nightjar.inference.scoring.known_rows import earlier_rows
 from nightjar.inference.scoring.microbatches import Slice, drained, micro_batches
 from nightjar.inference.scoring.prepared_batches import Batch, Parcel, Pickled, unpacked
-from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.watchdog import answering
 from nightjar.inference.scoring.worker import Assembly, ShardWorker, with_time
-from nightjar.inference.usage import Spent, Usage
 from nightjar.inference.witness import audit as witness
 
 PARCEL_BYTES = 512 << 20
@@ -146,7 +144,9 @@ class AcceptingWorker(ShardWorker):
         try:
             try:
                 parcel = self._result(self.reader.submit(unpacked, packed))
-                running = replace(running, prepared=True, at=parcel.started_at, retries=parcel.retries)
+                # The two stages may run on two hosts, which only have wall time in common.
+                began = running.began - max(0.0, running.at - parcel.started_at)
+                running = replace(running, at=parcel.started_at, began=began, retries=parcel.retries)
                 scoring = self._model.submit(self._score_parcel, running, parcel)
                 del parcel
                 at = None  # the model's thread says at which rows it is
@@ -210,17 +210,11 @@ class AcceptingWorker(ShardWorker):
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             self.claimed()  # the next shard's receipt must not have it
             return partial(with_time, self.failed(running, error), self.spent())
-        return partial(self._finish, running, joined, scored, self.ceilings(), self.claimed(), self.spent())
+        ceilings, usage, spent = self.ceilings(), self.claimed(), self.spent()  # before the next shard has its turn
 
-    def _finish(
-        self,
-        running: Running,
-        joined: JoinedPieces,
-        scored: ScoredRows,
-        ceilings: tuple[int, ...],
-        usage: Usage,
-        spent: Spent,
-    ) -> Event:
-        """Put a shard together and write it, in the writing thread. The last three: as of when it was scored."""
-        assembly = Assembly(self.spec, running.assignment.shard, joined, scored)
-        return with_time(self.write(running, assembly, ceilings, usage), spent)
+        def finish() -> Event:
+            """Put the shard together and write it, in the writing thread."""
+            assembly = Assembly(self.spec, shard, joined, scored)
+            return with_time(self.write(running, assembly, ceilings, usage), spent)
+
+        return finish

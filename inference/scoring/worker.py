@@ -186,12 +186,9 @@ class ShardWorker(Worker):
         try:
             with answering(self.scorers, self.watchdog):
                 for event in super().process(assignments):
-                    yield self._timed(event)
+                    yield with_time(event, self.spent()) if isinstance(event, Receipt | Failed) else event
         finally:
             self.watch.turn_to(IDLE)
-
-    def _timed(self, event: Event) -> Event:
-        return with_time(event, self.spent()) if isinstance(event, Receipt | Failed) else event
 
     def spent(self) -> Spent:
         """The time since this was last asked, by what the scoring thread did."""
@@ -350,8 +347,6 @@ class ShardWorker(Worker):
             self._check_epoch(storage, data, quarantine)
         except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
             return self.failed(running, error)
-        # The two stages may run on two hosts, which only have wall time in common.
-        seconds = time.time() - running.at if running.prepared else time.monotonic() - running.began
         return Receipt(
             shard=running.started.shard,
             attempt=running.started.attempt,
@@ -363,7 +358,7 @@ class ShardWorker(Worker):
             rows_quarantined=output.lost,
             data=data,
             quarantine=quarantine,
-            seconds=round(max(0.0, seconds), 3),
+            seconds=round(time.monotonic() - running.began, 3),
             started_at=round(running.at, 3),
             retries=running.retries + storage.retries,
             batches_cut=output.scored.batches_cut,
