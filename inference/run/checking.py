@@ -40,14 +40,7 @@ from nightjar.inference.run.results import Sample
 from nightjar.inference.run.resume import probe_output
 from nightjar.inference.run.waiting import awaited
 from nightjar.inference.scoring.assignment import WorkerSpec, read_schema
-from nightjar.inference.scoring.preflight import (
-    SAMPLE_ROWS,
-    Loaded,
-    preflight_steps,
-    sample_rows,
-    samples,
-    score_sample,
-)
+from nightjar.inference.scoring.preflight import SAMPLE_ROWS, Loaded, preflight_steps, read_place, samples, score_sample
 from nightjar.inference.scoring.scored_rows import ScoredRows
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.usage import NO_USAGE
@@ -248,7 +241,7 @@ class _Look:
     def _at(self, piece: Piece) -> None:
         worker, spec = self._worker, self._worker.spec
         try:
-            read = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
+            read = read_place(spec, piece)
         except (ShardError, StorageError) as error:
             self._found = replace(self._found, unread=(*self._found.unread, clip(str(error))))
             return

@@ -16,10 +16,9 @@ import numpy as np
 import pyarrow as pa
 
 from nightjar.inference.errors import NightjarError, OverBudget, ProcessSpoilt, ShardTooSlow
-from nightjar.inference.input.sources.reading import read_piece, read_sample
+from nightjar.inference.input.sources.reading import read_piece
 from nightjar.inference.input.sources.rows import RowsRead, shifted
 from nightjar.inference.messages import clip
-from nightjar.inference.predictors import input_columns
 from nightjar.inference.process import this_worker
 from nightjar.inference.records import Crumb, Event, Failed, Piece, Receipt, Started, death
 from nightjar.inference.scoring import memory
@@ -144,15 +143,6 @@ class Worker:
         self.at: Crumb | None = None
         self._said = 0.0
         self.turn_to = turn_to
-
-    def sample(self, piece: Piece, rows: int) -> RowsRead:
-        """Read rows as `read_sample` does, with the columns for the models and the preprocess."""
-        spec = self.spec
-        features = list(input_columns(spec.job, spec.schema))
-        wanted = {*features, *spec.job.input.compared()}
-        schema = pa.schema([each for each in spec.schema if each.name in wanted])
-        read = read_sample(spec.storage, spec.job, piece, schema, rows)
-        return replace(read, table=read.table.select(features))
 
     def process(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
         """Work on the assignments in order, yielding events as they happen.

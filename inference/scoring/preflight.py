@@ -37,7 +37,7 @@ from nightjar.inference.metrics.columns import ColumnState, holds_floats
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all
-from nightjar.inference.scoring.assignment import BatchSize, LoadedModel
+from nightjar.inference.scoring.assignment import BatchSize, LoadedModel, WorkerSpec
 from nightjar.inference.scoring.attempts import JoinedPieces
 from nightjar.inference.scoring.broken_batches import Cuts
 from nightjar.inference.scoring.microbatches import drained, score_models
@@ -76,9 +76,9 @@ class Loaded:
     """The loaded distributions with their versions."""
 
 
-def sample_rows(job: Job) -> int:
-    """The rows of each place on which to try the model."""
-    return _ASKED_ROWS if job.streams else SAMPLE_ROWS
+def read_place(spec: WorkerSpec, piece: Piece) -> RowsRead:
+    """Read the rows of a place on which to try the model. Raises as `read_sample`."""
+    return read_sample(spec.storage, spec.job, piece, spec.schema, _ASKED_ROWS if spec.job.streams else SAMPLE_ROWS)
 
 
 def loaded_by(job: Job) -> str:
@@ -164,8 +164,8 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Lo
         Unfit: Something is wrong with the model.
     """
     notes: list[str] = []
-    # The sample of a place is read once, however many models are tried with it.
-    read = cache(lambda piece: worker.sample(piece, sample_rows(worker.spec.job)))
+    # The sample of a place is read once, however many models and accumulators are tried with it.
+    read = cache(partial(read_place, worker.spec))
     for model in worker.models:
         for step in _steps(worker, model, places, read):
             yield replace(step, notes=tuple(dict.fromkeys([*notes, *step.notes])))
@@ -173,11 +173,11 @@ def preflight_steps(worker: ShardWorker, places: Sequence[Piece]) -> Iterator[Lo
             return
         notes += step.notes
     if worker.spec.job.accumulators and places:
-        try_accumulators(worker, places[step.place])
+        try_accumulators(worker, places[step.place], read)
         yield replace(step, notes=tuple(dict.fromkeys(notes)))
 
 
-def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
+def try_accumulators(worker: ShardWorker, piece: Piece, read_of: _ReadSample) -> None:
     """Try the job's own accumulators on a sample of the piece, as all models score it.
 
     Raises:
@@ -185,7 +185,7 @@ def try_accumulators(worker: ShardWorker, piece: Piece) -> None:
     """
     spec = worker.spec
     try:
-        read = read_sample(spec.storage, spec.job, piece, spec.schema, sample_rows(spec.job))
+        read = read_of(piece)
         scored = score_sample(worker, read, piece.first_row, worker.models)
     except (ShardError, StorageError):
         return  # the passes find it
@@ -319,7 +319,7 @@ def _micro_batch(model: LoadedModel, places: Sequence[Piece], read_of: _ReadSamp
         with suppress(ShardError, StorageError):  # it fails its own shards later
             read = read_of(piece)
             good = np.setdiff1d(np.arange(read.table.num_rows), [*read.failures, *([] if tables else failed)])
-            tables.append(selected(read.table, good))
+            tables.append(selected(read.table.select(list(model.columns)), good))
             found += [(piece.uri, piece.first_row + read.index(int(row))) for row in good]
     table = pa.concat_tables(tables).unify_dictionaries()
     return Sample(table.slice(0, model.size.most), found[: model.size.most])

@@ -468,15 +468,6 @@ def test_rows_that_are_left_out_are_counted_and_do_not_shift_those_that_are_name
     assert (last.row, "the first is row 60: ValueError" in last.message) == (60, True)
 
 
-def test_a_sample_is_the_first_rows_with_the_columns_of_the_model_alone(lake: Lake) -> None:
-    """Also where others are compared."""
-    small_files(lake)
-    lake.write_job(input__where="id >= 3")
-    (assignment,) = assignments(lake)
-    read = worker(lake).sample(assignment.shard.pieces[0], 5)
-    assert (read.table.to_pydict(), read.index(0)) == ({"x": [3.0, 4.0, 5.0, 6.0, 7.0]}, 3)
-
-
 def test_a_failure_says_everything_about_its_attempt(lake: Lake) -> None:
     """Also of an error that says nothing; and an error that Nightjar does not know may be tried again."""
     lake.ready()
