@@ -35,6 +35,7 @@ from nightjar.inference.stopwatch import Stopwatch
 from nightjar.inference.storage.protocol import Storage
 from nightjar.inference.storage.retrying import RetryingStorage
 from nightjar.inference.witness import audit as witness
+from nightjar.inference.witness.notes import Notes
 
 T = TypeVar("T")
 
@@ -192,7 +193,7 @@ def _opened(
         # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
         known = [*paths.values(), *(each.source for each in linked)]
         chooses = any(not each.startswith("!") for each in job.code)
-        notes = witness.watch(job.folder, known, spec.job.folder, spec.scoring.beside, may_list=chooses)
+        notes = witness.watch(Notes(job.folder, known, spec.job.folder, spec.scoring.beside, chooses))
         notes.places.variables.update(spec.job.resources.runtime_env.counted)
     loaded = tuple(
         _loaded(spec, each, load, paths.get(each.model.name)) for each in model_jobs(job) if each.model.name in chosen

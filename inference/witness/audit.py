@@ -32,23 +32,15 @@ _thread = threading.local()
 """busy: whether this thread is taking a note. resolved: the port and line of the last host name that it looked up."""
 
 
-def watch(
-    home: str | os.PathLike[str],
-    covered: Iterable[str] = (),
-    live: str = "",
-    beside: Iterable[str] = (),
-    *,
-    may_list: bool = False,
-) -> Notes:
-    """Begin to watch all threads of this process; an earlier watch ends. See `Notes`."""
+def watch(notes: Notes) -> Notes:
+    """Begin to watch all threads of this process; an earlier watch ends."""
     global _notes, _installed
-    begun = Notes(os.fspath(home), covered, live, beside, may_list=may_list)
     if not _installed:
         _installed = True
         sys.addaudithook(_hook)
         sys.meta_path.append(_NotFound)
-    _notes = begun
-    return begun
+    _notes = notes
+    return notes
 
 
 def unwatch() -> None:

@@ -33,7 +33,7 @@ class Notes:
     """Takes notes for one predictor. It is thread-safe."""
 
     def __init__(
-        self, home: str, covered: Iterable[str], live: str, beside: Iterable[str] = (), *, may_list: bool = False
+        self, home: str, covered: Iterable[str] = (), live: str = "", beside: Iterable[str] = (), may_list: bool = False
     ) -> None:
         """home: the folder of the user's code. covered: files and folders of the identity. live: the job's own folder.
 

@@ -34,6 +34,7 @@ from nightjar.inference.scoring.preflight import (
 from nightjar.inference.scoring.worker import ShardWorker
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.witness import audit as witness
+from nightjar.inference.witness.notes import Notes
 from predicting import told
 from support import Lake, OneStep
 
@@ -362,7 +363,7 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
     outside.write_text("{}")
 
     def load() -> ShardWorker:
-        witness.watch(str(Path(__file__).parent))
+        witness.watch(Notes(str(Path(__file__).parent)))
         return loaded
 
     def steps(found: ShardWorker, where: Sequence[Piece]) -> Iterator[Loaded]:

@@ -46,6 +46,7 @@ from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.storage.protocol import Entry, Storage
 from nightjar.inference.usage import Usage
 from nightjar.inference.witness import audit as witness
+from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.seen import PER_FOLDER
 from support import Lake, OneStep, wait_until
 
@@ -363,7 +364,7 @@ def test_a_worker_says_who_it_turns_to_and_what_its_predictor_used(lake: Lake) -
         table.write_text("1")
     turned: list[Started] = []
     scorer = Doubling(lambda _: [open(table).close() for table in tables])  # type: ignore[func-returns-value]  # noqa: PTH123
-    witness.watch(Path(__file__).parent)
+    witness.watch(Notes(str(Path(__file__).parent)))
     try:
         with_turns = ShardWorker(lake.worker_spec(), scorer, turn_to=turned.append)
         assert list(with_turns.process([])) == []

@@ -35,6 +35,7 @@ from nightjar.inference.witness.seen import PER_FOLDER, PER_KIND, Collection, se
 CHILD = """
 import importlib, json, os, sys
 from nightjar.inference.witness.audit import note_names, watch
+from nightjar.inference.witness.notes import Notes
 
 root, ways = sys.argv[1], json.loads(sys.argv[2])
 found = {}
@@ -42,7 +43,7 @@ for name, options in ways:
     before, home = list(sys.path), os.path.join(root, name)
     sys.path.insert(0, home)
     os.chdir(home)
-    notes = watch(home, [os.path.join(root, "model.bin")], os.path.join(root, "live"))
+    notes = watch(Notes(home, [os.path.join(root, "model.bin")], os.path.join(root, "live")))
     note_names([options])
     importlib.import_module(name).score(**options)
     found[name] = [[seen.kind, seen.name, seen.by] for seen in notes.all()]
@@ -56,7 +57,7 @@ print(json.dumps(found))
 @contextmanager
 def watching(home: str | Path) -> Iterator[Notes]:
     """Watch what happens within this context."""
-    yield watch(home)
+    yield watch(Notes(str(home)))
     unwatch()
 
 
