@@ -158,6 +158,10 @@ def _started(notes: Notes, by: str, program: Any, arguments: Any = (), *_: Any) 
             notes.path("named", piece.rpartition("=")[2], by)
 
 
+def _not_found(notes: Notes, by: str, module: str, places: Iterable[str]) -> None:
+    notes.lacks_module(module, places, by)
+
+
 _LISTS = {"os.listdir", "os.scandir"}
 
 _FILES: dict[str, Callable[..., None]] = {
@@ -169,8 +173,11 @@ _FILES: dict[str, Callable[..., None]] = {
     "import": _imported,
     **dict.fromkeys(_LISTS, _listed),
     "ctypes.dlopen": _loaded,
+    "find_spec": _not_found,
 }
-"""Events about files. They are noted whoever causes them, because a library's thread may read for the predictor."""
+"""Events about files; `find_spec` is from `_NotFound`. They are noted whoever causes them, because a library's thread
+may read for the predictor.
+"""
 
 _EVENTS: dict[str, Callable[..., None]] = {
     **_FILES,
@@ -217,14 +224,4 @@ class _NotFound:
     @staticmethod
     def find_spec(module: str, path: Iterable[str] | None = None, target: object = None) -> None:
         """Note the module, if it lies beside the job. Finds nothing."""
-        notes = _notes
-        if notes is None or getattr(_thread, "busy", False):
-            return
-        _thread.busy = True
-        try:
-            if (cause := notes.cause(sys._getframe(1))) is not None:
-                notes.lacks_module(module, sys.path if path is None else path, cause[0])
-        except Exception:  # noqa: BLE001 (as in `_hook`)
-            notes.add("unnoted", "import", "")
-        finally:
-            _thread.busy = False
+        _hook("find_spec", (module, sys.path if path is None else path))
