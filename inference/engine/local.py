@@ -42,6 +42,7 @@ class LocalEngine:
     """`Engine` in one process. It loads the model once, for preflight and for the passes after it."""
 
     in_tasks = None
+    each = staticmethod(each_here)
 
     def __init__(self) -> None:
         self._process: _Process | None = None
@@ -71,11 +72,6 @@ class LocalEngine:
                 raise PassEnded(f"the process that scores {lost.how}") from None
             except TimeoutError:
                 raise PassEnded(f"nothing happened for {NO_EVENT} × retry.stall_s") from None
-
-    def each(
-        self, work: Callable[[T], R], given: Sequence[T], job: Job, called: str
-    ) -> Generator[R | None, None, None]:
-        return each_here(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
         merged, retry = Rescored(), spec.job.retry

@@ -87,10 +87,8 @@ def each_in_tasks(work: Callable[[T], R], given: Iterable[T], job: Job, called: 
 class RayEngine:
     """`Engine` on Ray. If a process dies, only the shard that it was scoring is charged."""
 
+    check_capacity = staticmethod(check_cluster)
     in_tasks = staticmethod(each_in_tasks)
-
-    def check_capacity(self, job: Job) -> None:
-        check_cluster(job)
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
         """As `protocol.try_model`, in a process of the cluster without restarts."""
@@ -128,11 +126,7 @@ class RayEngine:
         return each(work, given, job, called)
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
-        """In new processes, on other nodes than before if there are any.
-
-        Raises:
-            ClusterLost: A process was lost, or no result came for as long as a shard may take.
-        """
+        """In new processes, on other nodes than before if there are any."""
         demand = Demand(spec.job.resources)
         # A process loads the model once for its shards. Their results come one by one, so that a hang is noticed soon.
         options = {**demand.options(), "max_retries": 0, "max_calls": 1, "num_returns": "streaming"}

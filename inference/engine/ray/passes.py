@@ -142,14 +142,7 @@ def _largest_first(shards: pa.Table, most: int) -> list[pa.Table]:
 
 
 def run_pass(spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]) -> Generator[list[Event], None, None]:
-    """Score the shards (lines of `plan.SHARDS`), one attempt each; yields events in batches, [] on a tick.
-
-    A shard that was started and has no receipt when the pass ends has died. Closing the iterator ends the pass.
-    Suspects never go through the CPU stage: an actor does all their steps.
-
-    Raises:
-        PassEnded: Ray gave up on the pass itself.
-    """
+    """As `Engine.run_pass`. Suspects never go through the CPU stage: an actor does all their steps."""
     workers = 0 if attempts[0].crumbs else stage_workers(spec.job)
     made = functools.partial(_staged, workers=workers) if workers else _fused
     if os.environ.get(ALONE):
