@@ -38,14 +38,11 @@ _IMPORTED = ["nightjar.inference.run.checking", "nightjar.inference.engine.local
 """What the server imports: all that scoring and its checks need."""
 
 FORKS = multiprocessing.get_context("forkserver")
-_prepared = threading.Event()
 
 
 def prepare() -> None:
     """Start the server of this process, unless it runs, and do not wait for its imports."""
-    if not _prepared.is_set():
-        _prepared.set()
-        FORKS.set_forkserver_preload(_IMPORTED)
+    FORKS.set_forkserver_preload(_IMPORTED)
     with _no_program():
         forkserver.ensure_running()
 

@@ -16,9 +16,6 @@ _begin = child.prepare
 
 def begin() -> None:
     """Instead of `child.prepare`: the process finds `installed` beside this file, and imports it, too."""
-    if child._prepared.is_set():
-        _begin()
-        return
     with patch.dict(os.environ, PYTHONPATH=str(Path(__file__).parent)):
         _begin()
 
@@ -27,14 +24,9 @@ def begin() -> None:
 def forks_have(*modules: str) -> Iterator[None]:
     """Let the processes that score begin with these modules imported: else each imports them for seconds."""
     with patch.object(child, "_IMPORTED", [*child._IMPORTED, *modules]):
-        _begin_anew()
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]
         yield
-    _begin_anew()
-
-
-def _begin_anew() -> None:
     forkserver._forkserver._stop()  # type: ignore[attr-defined]
-    child._prepared.clear()
 
 
 child.prepare = begin
