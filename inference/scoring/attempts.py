@@ -33,16 +33,14 @@ from nightjar.inference.witness import audit as witness
 class JoinedPieces:
     """Consecutive pieces of a shard as one table, so that small files share micro-batches.
 
-    pieces: with the rows that they have. reads: each as it was read. table: the rows of all of them, without those that
+    pieces, reads: as given. table: the rows of all of them, without those that
     were left out. starts: the index of the first row of each, and at last the number of rows. rows: of each row of the
     table the index in its file. left_out: how many rows were left out. failures: index in the table → why the row could
     not be read.
     """
 
     def __init__(self, pieces: Sequence[Piece], reads: Sequence[RowsRead]) -> None:
-        # A piece's rows may not have been known before.
-        self.pieces = [replace(piece, rows=read.rows) for piece, read in zip(pieces, reads, strict=True)]
-        self.reads = tuple(reads)
+        self.pieces, self.reads = tuple(pieces), tuple(reads)
         self.starts = np.cumsum([0, *(read.table.num_rows for read in reads)])
         self.rows = np.concatenate(
             [np.asarray(read.indices()) + piece.first_row for piece, read in zip(pieces, reads, strict=True)]
@@ -163,7 +161,8 @@ class Worker:
                 raise
             self._said = time.monotonic()
             if isinstance(event, (Receipt, Failed)):
-                yield from self.notices()
+                # What the user's code used since the last result that the identity does not cover.
+                yield from witness.news()
             yield event
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
@@ -173,10 +172,6 @@ class Worker:
     def before_the_end(self) -> Iterator[Event]:
         """Results that are still underway when this process must end."""
         return iter(())
-
-    def notices(self) -> Iterator[Event]:
-        """What the user's code used since the last call that the identity does not cover."""
-        return iter(witness.news())
 
     def last_words(self, spoilt: ProcessSpoilt, at: Crumb | None) -> Iterator[Event]:
         """Report what ends this process, and at which rows. at: None if it worked on no shard."""

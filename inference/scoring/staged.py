@@ -61,7 +61,7 @@ class PreparingWorker(Worker):
             except Exception as error:  # noqa: BLE001 (whatever it is, it costs this shard and is reported)
                 yield self.failed(running, error)
                 continue
-            yield from self.notices()
+            yield from witness.news()
             self.handed = assignment, packed
             del parcel, packed  # which would be held while the next shard is prepared
             yield Prepared(started.shard, started.attempt, self.name)
@@ -163,7 +163,7 @@ class AcceptingWorker(ShardWorker):
             # One thread writes, so what comes after all other parts comes when they are written.
             wait([self.writer.submit(int)], self.spec.job.retry.stall_s)
             raise
-        yield from self.notices()
+        yield from witness.news()
         yield event
 
     def _result(self, step: Future[T]) -> T:

@@ -34,6 +34,7 @@ from nightjar.inference.scoring.microbatches import drained, score_models
 from nightjar.inference.scoring.watchdog import Watchdog
 from nightjar.inference.scoring.worker import Assembly, ShardWorker
 from nightjar.inference.usage import NO_USAGE, NOTHING_SPENT, Spent
+from nightjar.inference.witness import audit as witness
 
 MOST_OPEN = 32
 """The most shards that are underway at once, however few rows they have: each is in memory, and lost with the
@@ -273,7 +274,7 @@ class _Stream:
             event = each.ended.result()
             self._open.remove(each)
             self._said_at = time.monotonic()
-            yield from self._worker.notices()
+            yield from witness.news()
             yield event
         for each in self._open:
             each.watchdog.look()
