@@ -253,11 +253,7 @@ def _turn_path(live: str, folder: str) -> None:
 
 
 def _packages(spec: WorkerSpec) -> tuple[Linked, ...]:
-    """The files of packages whose content counts, with the stamps that they had before the content was checked.
-
-    Raises:
-        JobError: On this node a package that counts is another one.
-    """
+    """The files of packages whose content counts, with the stamps that they had before the content was checked."""
     files = (path for name in spec.scoring.packages for path in package_files(spec.job, name))
     linked = tuple(map(watched, dict.fromkeys(files)))
     if name := changed_package(spec.job, spec.scoring):

@@ -17,7 +17,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from nightjar.inference.errors import JobError, NightjarError, OutputInvalid, ProcessSpoilt
-from nightjar.inference.job.modeljob import ModelJob, model_jobs
+from nightjar.inference.job.modeljob import model_jobs
 from nightjar.inference.predictors import Scorer, model_columns
 from nightjar.inference.records import Crumb, Event, Prepared, Preparing, Started
 from nightjar.inference.scoring.assignment import Assignment, WorkerSpec, batch_size, open_stage
@@ -78,7 +78,9 @@ class PreparingWorker(Worker):
                 continue
             found, unpicklable = list[Batch](), list[str]()
             table = joined.table.select(list(model_columns(job, self.spec.schema)))
-            rows = self._to_score(job, table, joined)
+            rows: Sequence[int] = range(table.num_rows)
+            if self._earlier is not None:
+                rows = self._earlier.known(job.model.name, table, joined.failures).to_score
             for piece in micro_batches(Slice.of(table, rows), size, skipped):
                 if weight >= PARCEL_BYTES:
                     break
@@ -105,12 +107,6 @@ class PreparingWorker(Worker):
             shipped[job.model.name] = found
         self.at = running.at_rows(pieces[-1].uri)
         return Parcel(joined.reads, shipped, running.at, running.storage.retries)
-
-    def _to_score(self, job: ModelJob, features: pa.Table, joined: JoinedPieces) -> Sequence[int]:
-        """The rows that go to a model."""
-        if self._earlier is None:
-            return range(features.num_rows)
-        return self._earlier.known(job.model.name, features, joined.failures).to_score
 
 
 T = TypeVar("T")

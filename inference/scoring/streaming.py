@@ -186,12 +186,7 @@ class _Shard:
         return scorer.collected([self._answers[place] for place in places])
 
     def _answered(self, begun: Future[Answered]) -> Answered:
-        """Wait for answers.
-
-        Raises:
-            ShardTooSlow: The shard's time is over.
-            Exception: The error with which it was given up.
-        """
+        """Wait for answers, until the shard's time is over or it is given up."""
         self._begun = begun
         self._now_asked()
         try:
@@ -237,12 +232,7 @@ class _Stream:
         self._done = worker.scorer.requests.done
 
     def events(self, assignments: Iterable[Assignment]) -> Iterator[Event]:
-        """Score them. Yields what happens.
-
-        Raises:
-            ProcessSpoilt: A step of a shard hangs, or a model in this process does, or its device is lost. It was
-                reported, and the process must end.
-        """
+        """As `Worker.process`."""
         left = deque(assignments)
         try:
             while left or self._open:
@@ -287,11 +277,7 @@ class _Stream:
             yield replace(self._open[0].at, row=0)
 
     def _nothing_moves(self) -> None:
-        """No row of any shard was answered for `retry.stall_s`: give up those that wait.
-
-        Raises:
-            ProcessSpoilt: The model is in this process, which must end.
-        """
+        """Give up the shards that wait: none had an answer for `retry.stall_s`. A process that has the model ends."""
         job = self._worker.spec.job
         said = f"no row was answered for retry.stall_s = {job.retry.stall_s:g} s"
         if not self._worker.scorer.requests.elsewhere:
