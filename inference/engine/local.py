@@ -74,8 +74,8 @@ class LocalEngine:
                 raise PassEnded(f"nothing happened for {NO_EVENT} × retry.stall_s") from None
 
     def rescore(self, spec: WorkerSpec, chosen: pa.Table) -> Generator[Rescored | None, None, None]:
-        merged, retry = Rescored(), spec.job.retry
-        with self._asked(spec, partial(_rescore, chosen.to_pylist())) as process:
+        merged, retry, lines = Rescored(), spec.job.retry, chosen.to_pylist()
+        with self._asked(spec, lambda serving: rescore_shards(serving.spec, lines)) as process:
             try:
                 for found in process.answers(retry.shard_s + NO_EVENT * retry.stall_s):
                     if found is not None:
@@ -214,7 +214,3 @@ def _score(shards: pa.Table, attempts: list[Attempt], serving: _Serving) -> Iter
         yield from serving.loaded().process(Assignment(shard_of_line(line), each) for line, each in lines)
     except ProcessSpoilt:
         os._exit(1)
-
-
-def _rescore(lines: list[dict[str, Any]], serving: _Serving) -> Iterator[Rescored]:
-    yield from rescore_shards(serving.spec, lines)
