@@ -164,11 +164,7 @@ def open_scorers(spec: WorkerSpec, only: str | None = None) -> OpenedModels[Scor
 
 
 def open_stage(spec: WorkerSpec) -> OpenedModels[Preprocessor]:
-    """Load each model's preprocess, which is all that the CPU stage does, from this process's copies.
-
-    Raises:
-        JobError: The code has changed since the run began, or cannot be loaded. Names the key.
-    """
+    """Load each model's preprocess, which is all that the CPU stage does. Raises as `open_scorers`."""
     return _opened(spec, lambda job, _: Preprocessor(job), [each.name for each in spec.job.models], files=())
 
 
@@ -193,8 +189,9 @@ def _opened(
         # The input is not covered: a shard's identity has its own files, but not others that the predictor reads.
         known = [*paths.values(), *(each.source for each in linked)]
         chooses = any(not each.startswith("!") for each in job.code)
-        notes = witness.watch(Notes(job.folder, known, spec.job.folder, spec.scoring.beside, chooses))
+        notes = Notes(job.folder, known, spec.job.folder, spec.scoring.beside, chooses)
         notes.places.variables.update(spec.job.resources.runtime_env.counted)
+        witness.watch(notes)
     loaded = tuple(
         _loaded(spec, each, load, paths.get(each.model.name)) for each in model_jobs(job) if each.model.name in chosen
     )

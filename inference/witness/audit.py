@@ -32,21 +32,14 @@ _thread = threading.local()
 """busy: whether this thread is taking a note. resolved: the port and line of the last host name that it looked up."""
 
 
-def watch(notes: Notes) -> Notes:
-    """Begin to watch all threads of this process; an earlier watch ends."""
+def watch(notes: Notes | None) -> None:
+    """Begin to watch all threads of this process; an earlier watch ends. notes: None to watch no more."""
     global _notes, _installed
     if not _installed:
         _installed = True
         sys.addaudithook(_hook)
         sys.meta_path.append(_NotFound)
     _notes = notes
-    return notes
-
-
-def unwatch() -> None:
-    """End the watch. What was noticed stays."""
-    global _notes
-    _notes = None
 
 
 def note_names(options: Iterable[Mapping[str, Any]]) -> None:

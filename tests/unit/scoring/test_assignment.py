@@ -48,7 +48,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Non
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     yield
-    witness.unwatch()
+    witness.watch(None)
 
 
 @pytest.fixture
@@ -268,7 +268,7 @@ def test_a_file_that_the_predictor_misses_is_explained(lake: Lake) -> None:
         with pytest.raises(JobError) as failed:
             open_scorers(spec)
     finally:
-        witness.unwatch()
+        witness.watch(None)
     assert str(failed.value) == (
         "model.uses: loading model:Predictor failed with FileNotFoundError: [Errno 2] No such file or directory: "
         "'words.json' (model.py:3, in __init__). words.json lies beside the job and is not part of what scores; add it "

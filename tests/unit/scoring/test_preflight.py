@@ -375,7 +375,7 @@ def test_what_is_observed_is_each_step_with_what_the_code_used_by_then(small: La
     try:
         first, second, end = observed(loaded.spec.job, steps, load, places)
     finally:
-        witness.unwatch()
+        witness.watch(None)
     assert isinstance(first, Loaded)
     assert isinstance(second, Loaded)
     used = [[each.kind for each in found.outside if each.name == str(outside)] for found in (first, second)]

@@ -371,7 +371,7 @@ def test_a_worker_says_who_it_turns_to_and_what_its_predictor_used(lake: Lake) -
         events = list(with_turns.process(work))
         seen = witness.seen()
     finally:
-        witness.unwatch()
+        witness.watch(None)
     started = Started(work[0].shard.id, 3, this_worker())
     assert events[0] == started
     assert turned == [started]

@@ -27,7 +27,7 @@ from nightjar.inference.predictors import load_scorer
 from nightjar.inference.predictors.adapter import frameworks
 from nightjar.inference.records import Seen
 from nightjar.inference.storage.local import LocalStorage
-from nightjar.inference.witness.audit import literals, note_names, unwatch, watch
+from nightjar.inference.witness.audit import literals, note_names, watch
 from nightjar.inference.witness.notes import Notes
 from nightjar.inference.witness.places import Places
 from nightjar.inference.witness.seen import PER_FOLDER, PER_KIND, Collection, sentences
@@ -43,7 +43,8 @@ for name, options in ways:
     before, home = list(sys.path), os.path.join(root, name)
     sys.path.insert(0, home)
     os.chdir(home)
-    notes = watch(Notes(home, [os.path.join(root, "model.bin")], os.path.join(root, "live")))
+    notes = Notes(home, [os.path.join(root, "model.bin")], os.path.join(root, "live"))
+    watch(notes)
     note_names([options])
     importlib.import_module(name).score(**options)
     found[name] = [[seen.kind, seen.name, seen.by] for seen in notes.all()]
@@ -57,8 +58,10 @@ print(json.dumps(found))
 @contextmanager
 def watching(home: str | Path) -> Iterator[Notes]:
     """Watch what happens within this context."""
-    yield watch(Notes(str(home)))
-    unwatch()
+    notes = Notes(str(home))
+    watch(notes)
+    yield notes
+    watch(None)
 
 
 Noticed = dict[str, list[list[str]]]
