@@ -47,13 +47,7 @@ class Engine(Protocol):
         """
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
-        """Load the model once and score a few rows.
-
-        places: pieces of the input, from `preflight.samples`.
-
-        Raises:
-            JobError: The model cannot be loaded, or no row at any place could be scored.
-        """
+        """As `try_model`, in a process of this engine."""
 
     def run_pass(
         self, spec: WorkerSpec, shards: pa.Table, attempts: Sequence[Attempt]

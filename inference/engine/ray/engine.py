@@ -91,8 +91,6 @@ class RayEngine:
     in_tasks = staticmethod(each_in_tasks)
 
     def preflight(self, spec: WorkerSpec, places: Sequence[Piece], steps: PreflightSteps = preflight_steps) -> Loaded:
-        """As `protocol.try_model`, in a process of the cluster without restarts."""
-
         @contextmanager
         def begin(places: Sequence[Piece]) -> Iterator[Take]:
             answers, end = _begun(spec, steps, list(places))
