@@ -135,8 +135,8 @@ class _Process:
         self._asking.send_bytes(cloudpickle.dumps(work))
 
     def take(self, patience_s: float) -> Any:
-        """The next answer; None after the last one. Raises as `Child.take`."""
-        found = self._child.take(patience_s)
+        """The next answer; None after the last one. Raises as `Child.answers`."""
+        found = next(self._child.answers(patience_s))  # it ends only when it is told to
         self.busy = not isinstance(found, _Done)
         return found if self.busy else None
 

@@ -127,22 +127,11 @@ class Child:
         """
         while not isinstance(found := self._next(patience_s), _End):
             yield found
-        self._check(found)
-
-    def take(self, patience_s: float) -> Any:
-        """The next answer of a work that ends only when it is told to. Raises as `answers`."""
-        found = self._next(patience_s)
-        if not isinstance(found, _End):
-            return found
-        self._check(found)
-        raise WorkLost("ended", died=False)
-
-    def _check(self, end: _End) -> None:
         self.wait()
-        if end.error is not None:
-            raise end.error
-        if end.broken:
-            raise WorkLost(end.broken, died=False)
+        if found.error is not None:
+            raise found.error
+        if found.broken:
+            raise WorkLost(found.broken, died=False)
 
     def _next(self, patience_s: float | None) -> Any:
         began = time.monotonic()
