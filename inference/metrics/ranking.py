@@ -35,14 +35,9 @@ class Tops(State):
     score as float64, and the label as int64. All of shape (rows,).
     """
 
-    groups: np.ndarray
-    scores: np.ndarray
-    grades: np.ndarray
-
-    @classmethod
-    def none(cls) -> Tops:
-        """No rows."""
-        return cls(np.zeros(0, np.uint64), np.zeros(0), np.zeros(0, np.int64))
+    groups: np.ndarray = field(default_factory=lambda: np.zeros(0, np.uint64))
+    scores: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    grades: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
     def each_group(self) -> np.ndarray:
         """The groups, each once."""
@@ -162,7 +157,7 @@ class RankingState(Evaluator):
     cut: bool = False
     """Whether there are more groups than are kept."""
 
-    tops: Tops = field(default_factory=Tops.none)
+    tops: Tops = field(default_factory=Tops)
     """The rows that are kept of the groups that are kept."""
 
     @classmethod
@@ -216,8 +211,8 @@ class RankingState(Evaluator):
         self.unscored += other.unscored
         self.ungrouped += other.ungrouped
         self.rows += other.rows
-        self.tops, cut = self.tops.added(other.tops, self.k, self.most)
-        self.cut |= cut or other.cut
+        self._add(other.tops)
+        self.cut |= other.cut
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
         if not self.rows:

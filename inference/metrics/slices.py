@@ -69,24 +69,21 @@ class SlicedColumn(State):
 
     def update(self, column: pa.ChunkedArray, rows: pa.Table, labels: Labels, of: Evaluator) -> None:
         """Add rows. column: their values. rows: with the columns that `of`, an evaluator like the slices', needs."""
-        if self.cut:
-            return
-        if (divided := _divided(column)) is None:
-            self.cut_off()
+        divided = None if self.cut else _divided(column)
+        if divided is None or not self._have_room(value for value, _ in divided[1]):
+            self._cut_off()
             return
         order, values = divided
-        if not self._have_room([value for value, _ in values]):
-            self.cut_off()
-            return
         rows, labels = rows.combine_chunks().take(order), labels.take(order)
         first = 0
         for value, count in values:
-            self._state(value, of).update(rows.slice(first, count), labels.slice(first, count))
+            state = self.states.setdefault(value, of.for_slice())
+            state.update(rows.slice(first, count), labels.slice(first, count))
             first += count
 
     def merge(self, other: SlicedColumn) -> None:
         if self.cut or other.cut or not self._have_room(other.states):
-            self.cut_off()
+            self._cut_off()
             return
         merge_named(self.states, other.states)
 
@@ -94,13 +91,7 @@ class SlicedColumn(State):
         together = self.states.keys() | values
         return len(together) <= MOST_VALUES and all(len(value or "") <= LONGEST for value in together)
 
-    def _state(self, value: Value, of: Evaluator) -> Evaluator:
-        if value not in self.states:
-            self.states[value] = of.for_slice()
-        return self.states[value]
-
-    def cut_off(self) -> None:
-        """There are too many values."""
+    def _cut_off(self) -> None:
         self.states, self.cut = {}, True
 
     def ranked(self) -> list[tuple[Value, Evaluator]]:
