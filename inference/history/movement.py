@@ -181,15 +181,10 @@ class Movement:
     def _count_changes(self, before: pa.ChunkedArray, now: pa.ChunkedArray) -> None:
         if self._cut or not len(before):
             return
-        codes = []
-        for column in (before, now):
-            found = comparable(column).dictionary_encode().indices
-            codes.append(found.fill_null(-1).to_numpy().astype(np.int64) + 1)
-        pairs, first, counts = np.unique(
-            codes[0] * (codes[1].max() + 1) + codes[1], return_index=True, return_counts=True
-        )
+        rows = pa.table([comparable(before), comparable(now), np.arange(len(before))], ["before", "now", "row"])
+        pairs = rows.group_by(["before", "now"]).aggregate([("row", "min"), ("row", "count")])
         if len(pairs) <= MOST_CHANGES:
-            for row, count in zip(first.tolist(), counts.tolist(), strict=True):
+            for row, count in zip(pairs["row_min"].to_pylist(), pairs["row_count"].to_pylist(), strict=True):
                 self._changes[_text(before[row]), _text(now[row])] += count
         if len(pairs) > MOST_CHANGES or len(self._changes) > MOST_CHANGES:
             self._changes, self._cut = Counter(), True
