@@ -103,7 +103,7 @@ def keep(storage: Storage, revision: str, made: LateEvaluation) -> LateEvaluatio
     Raises:
         StorageError: It could not be kept.
     """
-    number = next(reversed(_numbers(storage, revision)), 0)
+    number = _newest(storage, revision)
     for _ in range(_MAX_TRIES):
         number += 1
         numbered_ = replace(made, number=number)
@@ -121,8 +121,16 @@ def latest(storage: Storage, revision: str) -> LateEvaluation | None:
     Raises:
         Damaged: It cannot be read.
     """
-    there = _numbers(storage, revision)
-    return _read(storage, revision, there[-1]) if there else None
+    number = _newest(storage, revision)
+    if not number:
+        return None
+    return read_control(
+        storage,
+        _uri(revision, number),
+        partial(of_bytes, LateEvaluation),
+        "an evaluation",
+        "delete it, and `nightjar evaluate JOB` makes another one",
+    )
 
 
 def by_latest(storage: Storage, revision: str, found: Figures) -> Figures:
@@ -136,18 +144,9 @@ def evaluation_uri(output: str, made: LateEvaluation) -> str:
     return _uri(revision_in(output, made.run_id, made.revision), made.number)
 
 
-def _numbers(storage: Storage, revision: str) -> list[int]:
-    return sorted(numbered(storage, join(revision, FOLDER), ".json"))
-
-
-def _read(storage: Storage, revision: str, number: int) -> LateEvaluation:
-    return read_control(
-        storage,
-        _uri(revision, number),
-        partial(of_bytes, LateEvaluation),
-        "an evaluation",
-        "delete it, and `nightjar evaluate JOB` makes another one",
-    )
+def _newest(storage: Storage, revision: str) -> int:
+    """The highest number of an evaluation; 0 if there is none."""
+    return max(numbered(storage, join(revision, FOLDER), ".json"), default=0)
 
 
 def _uri(revision: str, number: int) -> str:
