@@ -8,7 +8,8 @@ that share a hash are read, and their keys compared: only rows with the same key
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -192,21 +193,16 @@ def _rows(
     storage: Storage, revision: str, columns: Sequence[str], work: tuple[list[int], Iterable[dict[str, Any]]]
 ) -> list[_Row]:
     """The rows of some shards that have these hashes; of each key the first two of a shard."""
-    wanted, lines = work
-    return [row for line in lines for row in _of_shard(storage, revision, columns, wanted, line)]
-
-
-def _of_shard(
-    storage: Storage, revision: str, columns: Sequence[str], wanted: list[int], line: dict[str, Any]
-) -> Iterator[_Row]:
-    part = read_data(storage, revision, line["data"], line["shard"])
-    table = part.table([*columns, *LINEAGE])
-    given = [comparable(table[name]) for name in columns]
-    hashed = hashes(given, table.num_rows)
-    at = np.sort(np.concatenate([np.flatnonzero(hashed == np.uint64(each))[:_OF_A_HASH] for each in wanted]))
-    seen: dict[tuple[object, ...], int] = {}
-    for index, key in zip(at.tolist(), keys(given, at), strict=True):
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= 2:
-            said = ", ".join(f"{name} = {shown(table[name][index], MESSAGE_CHARS)}" for name in columns)
-            yield _Row(key, clip(said), line["shard"], *place_of(table, index))
+    found, (wanted, lines) = list[_Row](), work
+    for line in lines:
+        table = read_data(storage, revision, line["data"], line["shard"]).table([*columns, *LINEAGE])
+        given = [comparable(table[name]) for name in columns]
+        hashed = hashes(given, table.num_rows)
+        at = np.sort(np.concatenate([np.flatnonzero(hashed == np.uint64(each))[:_OF_A_HASH] for each in wanted]))
+        seen = Counter[tuple[object, ...]]()
+        for index, key in zip(at.tolist(), keys(given, at), strict=True):
+            seen[key] += 1
+            if seen[key] <= 2:
+                said = ", ".join(f"{name} = {shown(table[name][index], MESSAGE_CHARS)}" for name in columns)
+                found.append(_Row(key, clip(said), line["shard"], *place_of(table, index)))
+    return found
