@@ -43,7 +43,7 @@ from nightjar.inference.output.rowindex import (
 )
 from nightjar.inference.scoring.neighbours import differences
 from nightjar.inference.storage.protocol import Storage, join
-from nightjar.inference.validation.sorted_runs import Each, SortedRun, counts_of, ranges
+from nightjar.inference.validation.sorted_runs import Each, SortedRun, counts_of, ranges, results
 
 _RUNS = "keyruns"
 """The folder of the sorted files of blocks, while the index is made."""
@@ -147,13 +147,8 @@ def indexed(
     models, rows = list[ModelIndex](), 0
     for place, model in enumerate(job.models):
         own = [run for run in runs if run.model == place]
-        files = list[IndexFile]()
         merge = partial(_merged, storage, revision, own, [bases[run.first] for run in own], f"{place}-{epoch:06d}")
-        for made in each(merge, ranges(sum(run.rows for run in own)), job, "index"):
-            if made is None:
-                yield None
-            else:
-                files.append(made)
+        files = yield from results(each(merge, ranges(sum(run.rows for run in own)), job, "index"))
         models.append(ModelIndex(identities[model.name], model.prefix, tuple(files)))
         rows = max(rows, sum(run.rows for run in own))
     parts = _kept(storage, revision, f"{INDEX}/parts-{epoch:06d}.arrow", parts_to_bytes(table))

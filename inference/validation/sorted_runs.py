@@ -6,7 +6,7 @@ are compared in bounded memory: `RANGE_ROWS` at a time, of a night of more than 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -25,6 +25,17 @@ class Each(Protocol):
     """As `Engine.each`, of the engine that validates."""
 
     def __call__(self, work: Callable[[Any], Any], given: Sequence[Any], job: Job, called: str) -> Iterator[Any]: ...
+
+
+def results(found: Iterator[Any]) -> Generator[None, None, list[Any]]:
+    """All results of `Each`, in order; yields on a tick."""
+    made = []
+    for each in found:
+        if each is None:
+            yield
+        else:
+            made.append(each)
+    return made
 
 
 def counts_of(keys: npt.NDArray[np.uint64]) -> bytes:

@@ -12,6 +12,7 @@ from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ from nightjar.inference.output import outcomes
 from nightjar.inference.output.parts import DataPart, read_data
 from nightjar.inference.storage.protocol import Storage, join
 from nightjar.inference.validation.gates import Offender, Repeated
-from nightjar.inference.validation.sorted_runs import Each, SortedRun, counts_of, ranges
+from nightjar.inference.validation.sorted_runs import Each, SortedRun, counts_of, ranges, results
 from nightjar.inference.validation.violating_rows import MAX_OFFENDERS, place_of
 
 _FOLDER = "keys"
@@ -115,62 +116,34 @@ def repeated(
     found: dict[str, Repeated] = {}
     for key, columns in unique_checks(job).items():
         own = [spill for spill in spills if spill.check == key]
-        search = _Search(each, storage, revision, job, table, own, columns)
-        found[key] = yield from search.steps()
+        look, read = partial(_look, storage, revision, own), partial(_rows, storage, revision, columns)
+        looked = yield from results(each(look, ranges(sum(spill.rows for spill in own)), job, "check on keys"))
+        count = sum(spill.left_out for spill in own) + sum(again for again, _ in looked)
+        first = sorted(chain.from_iterable(holders.items() for _, holders in looked))[:_CANDIDATES]
+        work = _to_read(table, own, dict(first))
+        rows_read = (yield from results(each(read, work, job, "check on keys"))) if work else []
+        same: dict[tuple[object, ...], list[_Row]] = {}
+        for row in chain.from_iterable(rows_read):
+            same.setdefault(row.key, []).append(row)
+        where = [_offender(*rows[:2]) for rows in same.values() if len(rows) > 1]
+        found[key] = Repeated(count, tuple(where[:MAX_OFFENDERS])) if where else Repeated()
     storage.delete(entry.uri for entry in storage.list(join(revision, _FOLDER)))
     yield found
 
 
-@dataclass(frozen=True, slots=True)
-class _Search:
-    """The search for rows that share a key of one check. columns: of the key. table, spills: as in `repeated`."""
-
-    each: Each
-    storage: Storage
-    revision: str
-    job: Job
-    table: pa.Table
-    spills: list[Spill]
-    columns: tuple[str, ...]
-
-    def steps(self) -> Generator[None, None, Repeated]:
-        """Search; yields on a tick. Returns what was found."""
-        rows, found = yield from self._repeated_hashes()
-        pairs = (yield from self._read(found)) if found else []
-        return Repeated(rows, tuple(_offender(*pair) for pair in pairs[:MAX_OFFENDERS])) if pairs else Repeated()
-
-    def _repeated_hashes(self) -> Generator[None, None, tuple[int, _Holders]]:
-        """The number of rows whose hash an earlier row has; and the first hashes of these, each with its files."""
-        rows, found = sum(spill.left_out for spill in self.spills), _Holders()
-        look = partial(_look, self.storage, self.revision, self.spills)
-        for step in self.each(look, ranges(sum(spill.rows for spill in self.spills)), self.job, "check on keys"):
-            if step is None:
-                yield
-            else:
-                rows += step[0]
-                found = dict(sorted((found | step[1]).items())[:_CANDIDATES])
-        return rows, found
-
-    def _read(self, files: Mapping[int, Sequence[int]]) -> Generator[None, None, list[tuple[_Row, _Row]]]:
-        """Read the rows with these hashes. Returns the first two rows of each key that two of them have."""
-        wanted: dict[int, list[int]] = {}
-        for hash_, found in files.items():
-            for index in found:
-                wanted.setdefault(index, []).append(hash_)
-        work = [(wanted[index], self._lines(self.spills[index])) for index in sorted(wanted)]
-        seen: dict[tuple[object, ...], list[_Row]] = {}
-        read = partial(_rows, self.storage, self.revision, self.columns)
-        for rows in self.each(read, work, self.job, "check on keys"):
-            if rows is None:
-                yield
-            for row in rows or ():
-                if len(same := seen.setdefault(row.key, [])) < 2:
-                    same.append(row)
-        return [(rows[0], rows[1]) for rows in seen.values() if len(rows) == 2]
-
-    def _lines(self, spill: Spill) -> list[dict[str, Any]]:
-        first = self.table["shard"].index(spill.first).as_py()
-        return list(outcomes.lines(self.table.slice(first, spill.shards)))
+def _to_read(
+    table: pa.Table, spills: Sequence[Spill], holders: _Holders
+) -> list[tuple[list[int], list[dict[str, Any]]]]:
+    """The repeated hashes of each file that has some, and the lines of its shards."""
+    wanted: dict[int, list[int]] = {}
+    for hash_, files in holders.items():
+        for index in files:
+            wanted.setdefault(index, []).append(hash_)
+    firsts = {index: table["shard"].index(spills[index].first).as_py() for index in wanted}
+    return [
+        (wanted[index], list(outcomes.lines(table.slice(firsts[index], spills[index].shards))))
+        for index in sorted(wanted)
+    ]
 
 
 def _offender(one: _Row, other: _Row) -> Offender:
@@ -195,7 +168,8 @@ def _rows(
     """The rows of some shards that have these hashes; of each key the first two of a shard."""
     found, (wanted, lines) = list[_Row](), work
     for line in lines:
-        table = read_data(storage, revision, line["data"], line["shard"]).table([*columns, *LINEAGE])
+        part = read_data(storage, revision, line["data"], line["shard"])
+        table = part.table([*columns, *LINEAGE])
         given = [comparable(table[name]) for name in columns]
         hashed = hashes(given, table.num_rows)
         at = np.sort(np.concatenate([np.flatnonzero(hashed == np.uint64(each))[:_OF_A_HASH] for each in wanted]))
