@@ -6,13 +6,14 @@ A new gate is a class with `judge`; `rules` lists those of a job.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Literal
 
 from nightjar.inference.errors import GateFailed
-from nightjar.inference.job.checks import OnFail
+from nightjar.inference.job.checks import ColumnCheck, Limits, MetricCheck, OnFail
 from nightjar.inference.jsonform import SELDOM
+from nightjar.inference.metrics.columns import number
 from nightjar.inference.metrics.figures import AccumulatorFigures, Figures
 from nightjar.inference.metrics.profile import Profile
 from nightjar.inference.metrics.states import Metrics
@@ -222,6 +223,44 @@ class Gate(ABC):
     @abstractmethod
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge the evidence."""
+
+
+@dataclass(frozen=True)
+class Limited(Gate):
+    """Something is at least (`min`) or at most (`max`) `bound`, which is allowed itself. key: the limit's place in the
+    job, as `checks[0].min`.
+    """
+
+    key: str
+    end: Literal["min", "max"]
+    bound: int | float
+
+    @property
+    def limit(self) -> str:
+        """The limit, as text for a table."""
+        return number(self.bound)
+
+    def holds(self, value: int | float) -> bool:
+        """Whether a value keeps the limit."""
+        return value >= self.bound if self.end == "min" else value <= self.bound
+
+    @property
+    def side(self) -> str:
+        """Where a value lies that does not keep the limit."""
+        return "below" if self.end == "min" else "above"
+
+    @property
+    def remedy(self) -> str:
+        """What makes room for such a value."""
+        return "lower" if self.end == "min" else "raise"
+
+
+def limits_of(
+    check: ColumnCheck | MetricCheck | Limits, key: str
+) -> Iterator[tuple[str, Literal["min", "max"], int | float]]:
+    """The first fields of `Limited` for each limit that a check has. key: of the check."""
+    ends: dict[Literal["min", "max"], int | float | None] = {"min": check.min, "max": check.max}
+    return ((f"{key}.{end}", end, bound) for end, bound in ends.items() if bound is not None)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Literal
 
-from nightjar.inference.job.checks import FilesCheck, Limits, RowsCheck
+from nightjar.inference.job.checks import FilesCheck, RowsCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
-from nightjar.inference.validation.gates import Evidence, Found, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Found, Gate, GateResult, Limited, limits_of
 
 
 class InputGate(Gate):
@@ -19,53 +19,36 @@ class InputGate(Gate):
 
 def rows_gates(check: RowsCheck, key: str, _: Job) -> Iterator[InputGate]:
     """The gates of one check of rows. key: the check's place in the job, as `checks[0]`."""
-    yield from _bounds("rows", check.rows, f"{key}.rows")
+    yield from (Amount(*limit, "rows") for limit in limits_of(check.rows, f"{key}.rows"))
     if check.rows.change is not None:
         yield SinceLast(f"{key}.rows.change", check.rows.change)
 
 
 def files_gates(check: FilesCheck, key: str, _: Job) -> Iterator[InputGate]:
     """The gates of one check of files. key: as above."""
-    yield from _bounds("files", check.files, f"{key}.files")
-
-
-def _bounds(what: Literal["rows", "files"], limits: Limits, key: str) -> Iterator[InputGate]:
-    if limits.min is not None:
-        yield Amount(what, f"{key}.min", "min", limits.min)
-    if limits.max is not None:
-        yield Amount(what, f"{key}.max", "max", limits.max)
+    yield from (Amount(*limit, "files") for limit in limits_of(check.files, f"{key}.files"))
 
 
 @dataclass(frozen=True)
-class Amount(InputGate):
+class Amount(Limited, InputGate):
     """The input has at least, or at most, `bound` rows or files."""
 
     what: Literal["rows", "files"]
-    """Whether rows or files are counted."""
-
-    key: str
-    """The limit's place in the job, as `checks[0].rows.min`."""
-
-    end: Literal["min", "max"]
-    """Whether `bound` is the least or the most."""
-
-    bound: int
-    """The limit, which is allowed itself."""
 
     def judge(self, evidence: Evidence) -> GateResult:
         count = evidence.found.rows if self.what == "rows" else evidence.found.files
         name, observed, limit = f"{self.what}.{self.end}", f"{count:,} {self.what}", f"{self.bound:,}"
         more = evidence.found.uncounted if self.what == "rows" else 0
-        if more and (count < self.bound if self.end == "min" else count <= self.bound):
+        # More rows can only mend a `min`, and break a `max`.
+        if more and self.holds(count) == (self.end == "max"):
             return _not_yet(name, evidence.found, limit, self.key)
-        if count >= self.bound if self.end == "min" else count <= self.bound:
+        if self.holds(count):
             sentence = f"{_described(evidence.found)}; {self.key} = {limit} holds."
             return GateResult(name, True, observed, limit, sentence)
+        side, mend = "more than", "Mend the input"
         if self.end == "min":
-            side, remedy = "less than", "Run again when the rest of it is there (input.wait waits for it), or lower"
-        else:
-            side, remedy = "more than", "Mend the input, or raise"
-        sentence = f"{_described(evidence.found)}, {side} {self.key} = {limit}. {remedy} {self.key}."
+            side, mend = "less than", "Run again when the rest of it is there (input.wait waits for it)"
+        sentence = f"{_described(evidence.found)}, {side} {self.key} = {limit}. {mend}, or {self.remedy} {self.key}."
         return GateResult(name, False, observed, limit, sentence)
 
 

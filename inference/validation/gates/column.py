@@ -6,14 +6,14 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from nightjar.inference.job.checks import ColumnCheck
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.sections import budget_rows
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.columns import ColumnState, Number, number
-from nightjar.inference.validation.gates import Evidence, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult, Limited, limits_of
 
 _WORDS = {"min": "smallest", "max": "greatest"}
 _KINDS = {"list": "lists", "other": "values that are not numbers"}
@@ -71,10 +71,8 @@ class ColumnGate(Gate):
 
 def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
     """The gates of one check on a column. key: the check's place in the job, as `checks[0]`."""
-    if check.min is not None:
-        yield End(f"{key}.min", check.column, "min", check.min)
-    if check.max is not None:
-        yield End(f"{key}.max", check.column, "max", check.max)
+    for place, end, bound in limits_of(check, key):
+        yield End(place, check.column, end, bound)
     if check.nulls is not None:
         yield Nulls(f"{key}.nulls", check.column, check.nulls)
     if check.finite:
@@ -82,21 +80,14 @@ def column_gates(check: ColumnCheck, key: str, _: Job) -> Iterator[ColumnGate]:
 
 
 @dataclass(frozen=True)
-class End(ColumnGate):
+class End(Limited, ColumnGate):
     """No value lies beyond `bound`. An infinite value can lie beyond it; NaN never passes."""
 
     JUDGES = frozenset({"", "number"})
 
-    end: Literal["min", "max"]
-    bound: int | float
-
-    @property
-    def limit(self) -> str:
-        return number(self.bound)
-
     def spares(self, state: ColumnState) -> bool:
         value = self._outermost(state)
-        return not self.can_judge(state.kind) or not (state.nan or (value is not None and self._is_beyond(value)))
+        return not self.can_judge(state.kind) or not (state.nan or (value is not None and not self.holds(value)))
 
     def judge_column(self, state: ColumnState) -> GateResult:
         value = self._outermost(state)
@@ -114,9 +105,9 @@ class End(ColumnGate):
 
     def _fault(self, state: ColumnState, value: Number | None) -> str:
         said, remedy = [], "remove"
-        if value is not None and self._is_beyond(value):
-            side, remedy = ("below", "lower") if self.end == "min" else ("above", "raise")
-            said.append(f"The {_WORDS[self.end]} {self.column!r} is {number(value)}, {side} {self.key} = {self.limit}.")
+        if value is not None and not self.holds(value):
+            where, remedy = f"{self.side} {self.key} = {self.limit}", self.remedy
+            said.append(f"The {_WORDS[self.end]} {self.column!r} is {number(value)}, {where}.")
         if state.nan:
             said.append(
                 f"{self.column!r} is NaN in {counted(state.nan, 'row')}, and {self.key} = {self.limit} "
@@ -129,9 +120,6 @@ class End(ColumnGate):
         if self.end == "min":
             return -math.inf if state.minus_inf else state.min
         return math.inf if state.plus_inf else state.max
-
-    def _is_beyond(self, value: Number) -> bool:
-        return value < self.bound if self.end == "min" else value > self.bound
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from nightjar.inference.job.checks import AT_THRESHOLD, MetricCheck
 from nightjar.inference.job.label_sections import accumulator_of
@@ -14,7 +13,7 @@ from nightjar.inference.metrics.columns import number
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import AccumulatorFigures, Bounded, short_name
 from nightjar.inference.metrics.slices import MOST_VALUES, SlicedColumn
-from nightjar.inference.validation.gates import Evidence, Gate, GateResult
+from nightjar.inference.validation.gates import Evidence, Gate, GateResult, Limited, limits_of
 
 _NAMED = 5
 """The most slices that a sentence names of each sort; the manifest has all."""
@@ -28,11 +27,8 @@ def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate 
     if job.label is None and not own:
         return
     needed = not own and job.evaluation.task == "binary" and check.metric in AT_THRESHOLD
-    ends: tuple[tuple[Literal["min", "max"], float | None], ...] = (("min", check.min), ("max", check.max))
-    for end, bound in ends:
-        if bound is None:
-            continue
-        limit = (check.metric, f"{key}.{end}", end, bound, check.threshold if needed else None)
+    for found in limits_of(check, key):
+        limit = (*found, check.metric, check.threshold if needed else None)
         if own:
             yield OwnGate(*limit)
         elif check.slices:
@@ -42,22 +38,13 @@ def metric_gates(check: MetricCheck, key: str, job: Job) -> Iterator[MetricGate 
 
 
 @dataclass(frozen=True)
-class _Limited(Gate):
-    """A metric is at least, or at most, `bound`. key: the limit's place in the job, as `checks[0].min`. threshold: from
-    which score on a row counts as predicted 1; None for metrics that need none.
-
-    The figure itself is compared, and not the ends of its error.
+class _Metric(Limited):
+    """A metric keeps its limit: the figure itself, and not the ends of its error. threshold: from which score on a row
+    counts as predicted 1; None for metrics that need none.
     """
 
     metric: str
-    key: str
-    end: Literal["min", "max"]
-    bound: int | float
     threshold: float | None
-
-    @property
-    def limit(self) -> str:
-        return number(self.bound)
 
     @property
     def what(self) -> str:
@@ -67,25 +54,12 @@ class _Limited(Gate):
         """The metric of some rows, or why there is none."""
         return state.metric(self.metric, self.threshold or 0.5)
 
-    def holds(self, found: Bounded) -> bool:
-        return found.value >= self.bound if self.end == "min" else found.value <= self.bound
-
-    @property
-    def side(self) -> str:
-        """Where a figure lies that does not keep the limit."""
-        return "below" if self.end == "min" else "above"
-
-    @property
-    def remedy(self) -> str:
-        """What makes room for such a figure."""
-        return f"{'lower' if self.end == 'min' else 'raise'} {self.key}"
-
     def shown(self, found: Bounded) -> str:
         """The figure and its largest error as text: six digits, but all of one that is past its limit and would read
         like it.
         """
         short = f"{found.value:.6g}"
-        if not self.holds(found) and float(short) == self.bound:
+        if not self.holds(found.value) and float(short) == self.bound:
             short = number(found.value)
         of = f" (a sample of {counted(found.sampled, 'group')})" if found.sampled else ""
         return short + (f" ± {found.bound:.2g}" if found.bound >= 5e-7 else "") + of
@@ -97,14 +71,14 @@ class _Limited(Gate):
 
     def judged(self, found: Bounded, what: str, look: str) -> GateResult:
         """The verdict on a figure. look: what to look at where it does not keep the limit."""
-        name, shown, passed = f"{self.metric}.{self.end}", self.shown(found), self.holds(found)
-        fault = f"{what} is {shown}, {self.side} {self.key} = {self.limit}. {look}, or {self.remedy}."
+        name, shown, passed = f"{self.metric}.{self.end}", self.shown(found), self.holds(found.value)
+        fault = f"{what} is {shown}, {self.side} {self.key} = {self.limit}. {look}, or {self.remedy} {self.key}."
         sentence = f"{what} is {shown}; {self.key} = {self.limit} holds." if passed else fault
         return GateResult(name, passed, shown, self.limit, sentence)
 
 
 @dataclass(frozen=True)
-class MetricGate(_Limited):
+class MetricGate(_Metric):
     """A metric of all rows keeps its limit."""
 
     def judge(self, evidence: Evidence) -> GateResult:
@@ -132,7 +106,7 @@ class _Judged:
 
 
 @dataclass(frozen=True)
-class SliceGate(_Limited):
+class SliceGate(_Metric):
     """A metric keeps its limit in each slice of a column. min_rows: the fewest compared rows of a slice that is judged.
 
     A slice without a figure, because it has one class only for example, is told and not judged. A gate that can judge
@@ -150,7 +124,7 @@ class SliceGate(_Limited):
         if not judged.figures:
             return GateResult(name, False, "no figure", limit, self._unjudged(column, judged))
         state = next(iter(column.states.values()))
-        beyond = [found for found in judged.figures if not self.holds(found[1])]
+        beyond = [found for found in judged.figures if not self.holds(found[1].value)]
         worst, figure, _ = judged.figures[0]
         what = f"The {self.what} of {state.score!r} against {state.label!r}"
         total = counted(len(judged.figures), "slice")
@@ -164,7 +138,7 @@ class SliceGate(_Limited):
         sentence = (
             f"{what} is {self.side} {self.key} = {limit} in {len(beyond)} of {total} of {self.column!r}: {named}."
             f"{_left_out(judged, self.min_rows)} Look whether the model, its features or the labels have changed "
-            f"there, or {self.remedy}."
+            f"there, or {self.remedy} {self.key}."
         )
         return GateResult(name, False, f"{worst} {self.shown(figure)}", limit, sentence)
 
@@ -229,7 +203,7 @@ class Computed(Gate):
 
 
 @dataclass(frozen=True)
-class OwnGate(_Limited):
+class OwnGate(_Metric):
     """A figure of an accumulator keeps its limit, as `lift.at_top_decile`."""
 
     def judge(self, evidence: Evidence) -> GateResult:
