@@ -17,6 +17,7 @@ from nightjar.inference.input.files import input_files
 from nightjar.inference.input.plan import discover, make_plan
 from nightjar.inference.input.sources.reading import read_piece, source_of
 from nightjar.inference.job.input import named_input
+from nightjar.inference.job.label_sections import LateLabels
 from nightjar.inference.job.locations import fill
 from nightjar.inference.job.model import Job
 from nightjar.inference.ledger.endings import utc
@@ -48,9 +49,9 @@ def evaluate_late(
     """
     job = request.job
     request.check_owner()
-    if job.late_labels is None:
+    if (late := job.late_labels) is None:
         raise JobError("late_labels: is required: which columns do a label and its row have in common, and its label?")
-    key, label = job.late_labels.key, job.late_labels.label
+    key, label = late.key, late.label
     labelled = job.model_copy(update={"label": label})
     compared = Slices.for_job(labelled)
     state = compared.whole
@@ -59,7 +60,7 @@ def evaluate_late(
     if not night.rows:
         raise JobError(f"the run {night.run_id!r} has no rows that a label could find")
     needed = _needed(job, key, state, rows)
-    said = _Labels(job, labels, night.date, rows, key, state)
+    said = _Labels(job, late, labels, night.date, rows, state)
     with tempfile.TemporaryDirectory(prefix="nightjar-evaluate-") as folder:
         match = Join(Path(folder), key, night.rows)
         for table, found in match.joined(blocks(night, [*key, *needed]), needed, said.blocks(), label):
@@ -95,36 +96,24 @@ def _needed(job: Job, key: Sequence[str], state: Evaluator, rows: pa.Schema) -> 
     return list(needed)
 
 
-def _for_labels(job: Job, labels: Sequence[str], date: str) -> Job:
-    """The job whose input is the labels of one night.
-
-    labels: places of the command line, so relative to the current folder; none for those of `late_labels.input`. date:
-    the night's.
-
-    Raises:
-        JobError: Nobody says where the labels are, or a place is none.
-    """
-    given = job.late_labels.input if job.late_labels else None
-    if labels:
-        given = named_input(given, labels, "--labels")
-    elif given is None:
-        raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
-    return job.model_copy(update={"input": given.at(lambda uri: fill(uri, date))})
-
-
 class _Labels:
-    """The labels of one night. state: an evaluator as that which compares them. shown: where they are, for people."""
+    """The labels of one night. shown: where they are, for people."""
 
     def __init__(
-        self, job: Job, places: Sequence[str], date: str, rows: pa.Schema, key: Sequence[str], state: Evaluator
+        self, job: Job, late: LateLabels, places: Sequence[str], date: str, rows: pa.Schema, state: Evaluator
     ) -> None:
-        self._state = state
-        self._job = _for_labels(job, places, date)
-        self.shown = self._job.input.shown
+        """places: of the command line, so relative to the current folder; none for those of `late`. date, rows: of the
+        night. state: an evaluator as that which compares them.
+        """
+        key, self._state, self._typed = late.key, state, False
+        given = named_input(late.input, places, "--labels") if places else late.input
+        if given is None:
+            raise JobError("where are the labels? Name the place: --labels URI, or late_labels.input in the job file")
+        given = given.at(lambda uri: fill(uri, date))
+        self._job = job.model_copy(update={"input": given})
+        self.shown = given.shown
         self._storage: Storage = storage_of(self._job)
-        self._typed = False
         with _of_labels():
-            given = self._job.input
             one = given.uri if given.format else next(input_files(self._storage, self._job)).uri
             if source_of(self._job, one).unseen is not None:
                 # A guess would make a number of 00123, which is the text of a key.
@@ -152,15 +141,12 @@ class _Labels:
                         f"labels: row {piece.first_row + read.index(row)} of {piece.uri} cannot be read: "
                         f"{read.failures[row].message}{as_rows}"
                     )
-                self._check(read.table[self._state.label], piece.uri)
+                try:
+                    # Once labels have found their rows, nobody knows their file any more.
+                    self._state.check(read.table[self._state.label])
+                except LabelInvalid as error:
+                    raise JobError(f"labels: {error} (in {piece.uri})") from error
                 yield piece.uri, read.table
-
-    def _check(self, labels: pa.ChunkedArray, file: str) -> None:
-        """Check labels before they find their rows, because then nobody knows their file any more."""
-        try:
-            self._state.check(labels)
-        except LabelInvalid as error:
-            raise JobError(f"labels: {error} (in {file})") from error
 
 
 @contextmanager
