@@ -70,20 +70,13 @@ class BinaryState(Evaluator):
     def update(self, rows: pa.Table, labels: Labels) -> None:
         values, found = floats(self.outputs(rows, labels)), self.numbers(labels)
         compared = self.compared(~np.isnan(found), ~np.isnan(values))
-        if not compared.any():
-            return
-        if not compared.all():
-            values, found = values[compared], found[compared]
-        positive = found == 1
+        values, positive = values[compared], found[compared] == 1
         self.rows += len(values)
-        bins = _bins(values) * 2 + positive
-        self.counted.merge(Tally.of(bins))
+        self.counted.merge(Tally.of(_bins(values) * 2 + positive))
         inside = (values >= 0) & (values <= 1)
-        if not inside.all():
-            self.outside += len(values) - int(inside.sum())
-            values, positive = values[inside], positive[inside]
+        self.outside += len(values) - int(inside.sum())
         # |p − 0| of a positive, |p − 1| of a negative, without a branch for each row.
-        p = np.abs(np.clip(values, _CLIP, 1 - _CLIP) - ~positive)
+        p = np.abs(np.clip(values[inside], _CLIP, 1 - _CLIP) - ~positive[inside])
         self.loss -= float(np.log(p).sum())
 
     def metric(self, name: str, threshold: float = 0.5) -> Bounded | str:
