@@ -128,7 +128,7 @@ def shown(key: bytes, names: Sequence[str]) -> str:
 def _text(column: pa.ChunkedArray) -> pa.Array:
     type_ = column.type
     if any(test(type_) for test in _BYTES):
-        return whole(column.cast(pa.large_binary()))
+        return column.cast(pa.large_binary()).combine_chunks()
     if is_.is_date(type_):
         column = column.cast(pa.date32())
     elif is_.is_timestamp(type_):
@@ -136,9 +136,4 @@ def _text(column: pa.ChunkedArray) -> pa.Array:
             column = column.cast(pa.timestamp("us", "UTC" if type_.tz else None))
         except pa.ArrowInvalid as error:
             raise JobError(f"key: a time is finer than a microsecond: {error}") from None
-    return whole(column.cast(pa.large_string()).cast(pa.large_binary()))
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column in one piece, also where it has no rows."""
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
+    return column.cast(pa.large_string()).cast(pa.large_binary()).combine_chunks()

@@ -19,7 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from nightjar.inference.errors import JobError, StorageError
-from nightjar.inference.history.joinkeys import keys_of, shown, whole
+from nightjar.inference.history.joinkeys import keys_of, shown
 from nightjar.inference.metrics.columns import nan_as_null, plain
 from nightjar.inference.metrics.keyhash import hashes
 from nightjar.inference.validation.evaluations import LabelsJoined
@@ -105,7 +105,7 @@ class Join:
             self.some_key[side] = shown(there[0].as_py(), self.key)
 
     def _labelled(self, rows: pa.Table, said: Iterator[pa.Table]) -> tuple[pa.Table, pa.Array]:
-        keys = whole(rows.column(0)).dictionary_encode()
+        keys = rows.column(0).combine_chunks().dictionary_encode()
         self.counts.repeated_rows += len(keys) - keys.null_count - len(keys.dictionary)
         known: pa.Table | None = None
         for block in said:
@@ -119,7 +119,7 @@ class Join:
         if known is not None:
             place = np.full(len(keys.dictionary), -1)
             place[known["key"].to_numpy()] = np.arange(known.num_rows)
-            labels = whole(known["label"]).take(pa.array(place, mask=place < 0).take(keys.indices))
+            labels = known["label"].combine_chunks().take(pa.array(place, mask=place < 0).take(keys.indices))
         self.counts.labelled += len(labels) - labels.null_count
         return rows.select(range(1, rows.num_columns)), labels
 
@@ -233,7 +233,7 @@ def _counted(*runs: Iterator[pa.Table]) -> tuple[pa.Array, np.ndarray]:
     keys, counts = pa.array([], pa.large_binary()), np.zeros((len(runs), 0), np.int64)
     for run, rows in enumerate(runs):
         for block in rows:
-            found = whole(block.column(0)).dictionary_encode()
+            found = block.column(0).combine_chunks().dictionary_encode()
             new = found.dictionary.filter(pc.invert(pc.is_in(found.dictionary, value_set=keys)))
             keys, counts = pa.concat_arrays([keys, new]), np.pad(counts, ((0, 0), (0, len(new))))
             at = pc.index_in(found.dictionary, value_set=keys).to_numpy()
@@ -267,7 +267,7 @@ def divide(tables: Iterable[pa.Table], folder: Path, into: int) -> None:
         folder.mkdir()
         files: dict[int, pa.ipc.RecordBatchStreamWriter] = {}
         for block in _gathered(tables):
-            which = (hashes([whole(block.column(0))], block.num_rows) % np.uint64(into)).astype(np.uint8)
+            which = (hashes([block.column(0).combine_chunks()], block.num_rows) % np.uint64(into)).astype(np.uint8)
             order = np.argsort(which, kind="stable")
             rows = block.take(pa.array(order)) if into > 1 else block
             edges = np.searchsorted(which[order], np.arange(into + 1))
