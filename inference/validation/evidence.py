@@ -100,23 +100,14 @@ def baseline(storage: Storage, output: str, date: str, name: str) -> Baseline:
 
 
 def run_manifest(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
-    """A run that readers see, or that was validated without being published; and its manifest.
+    """A run that readers see, with its manifest; or what a run would have published whose newest revision passed its
+    gates and was not to be published. None if there is neither.
 
     Raises:
         JobError: The manifest is not the one that was published, or another version wrote it.
     """
     if entry := publish.newest(storage, output).runs.get(run):
         return entry, read_manifest(storage, output, entry)
-    return validated(storage, output, run)
-
-
-def validated(storage: Storage, output: str, run: str) -> tuple[Published, Manifest] | None:
-    """What a run would have published whose newest revision passed its gates and was not to be published; None if there
-    is none.
-
-    Raises:
-        JobError: This version cannot read it.
-    """
     newest = newest_revision(storage, run_folder(output, run))
     if newest is None or newest.state.ended is None or newest.state.ended.outcome != VALIDATED:
         return None

@@ -34,7 +34,7 @@ from nightjar.inference.records import Counts, Failed, Seen
 from nightjar.inference.storage.lake import LakeStorage
 from nightjar.inference.usage import Usage
 from nightjar.inference.validation.audit import Audited
-from nightjar.inference.validation.evidence import validated
+from nightjar.inference.validation.evidence import run_manifest
 from nightjar.inference.validation.gates import GateResult, Offender
 from nightjar.inference.validation.manifest import (
     Content,
@@ -297,24 +297,24 @@ def test_a_profile_that_is_not_the_one_that_was_published_is_named(tmp_path: Pat
 def test_a_run_that_was_validated_and_not_published_has_the_manifest_of_its_last_validation(tmp_path: Path) -> None:
     """There is none as long as its newest revision is not validated, or ended in another way."""
     uri, storage = str(tmp_path / "runs/trial"), LakeStorage()
-    assert validated(storage, str(tmp_path), "trial") is None
+    assert run_manifest(storage, str(tmp_path), "trial") is None
     for ending in (None, done("validate", limited=True), done("validate", limited=False)):
         writer = open_epoch(storage, f"{uri}/r1", this_holder("validate"))
         writer.append([Planned(file="p", fingerprint="f", date="2026-11-19")])
         content = json.dumps({**FIRST_MANIFEST, "failed_attempts": writer.epoch}).encode()
         storage.create(f"{uri}/r1/manifest-{writer.epoch:06d}.json", content)
-        assert validated(storage, str(tmp_path), "trial") is None
+        assert run_manifest(storage, str(tmp_path), "trial") is None
         writer.stop(release=True, ending=ending)
     storage.create(f"{uri}/r1/manifest-999999.json.torn", b"")
     storage.create(f"{uri}/r1/shards-999999.parquet", b"")
-    found = validated(storage, str(tmp_path), "trial")
+    found = run_manifest(storage, str(tmp_path), "trial")
     assert found is not None
     file = Path(uri, "r1", f"manifest-{writer.epoch:06d}.json")
     named = Published(1, f"runs/trial/r1/{file.name}", checksum(file.read_bytes()), FIRST_MANIFEST["date"])
     assert (found[0], found[1].failed_attempts) == (named, writer.epoch)
     file.write_bytes(b"{}")
     with pytest.raises(JobError) as refused:
-        validated(storage, str(tmp_path), "trial")
+        run_manifest(storage, str(tmp_path), "trial")
     assert str(refused.value) == f"{file}: not a manifest that this version can read"
 
 
