@@ -209,14 +209,8 @@ def _key_of(job: Job) -> tuple[str, ...]:
 def _moved(
     request: RunRequest, runs: Sequence[tuple[str, Published, Manifest]], key: Sequence[str], most: int
 ) -> RowsCompared:
-    """Join the rows of two runs, before and now, and find those whose outputs moved most.
-
-    key: the columns of the key. most: rows to name of each output.
-
-    Raises:
-        JobError: A run lacks a column of the key, or the columns are never equal; or a list of shards is not what was
-            written.
-        StorageError: The storage refused or failed, or the local disk took no more.
+    """Join the rows of two runs, before and now, and find those whose outputs moved most. most: rows to name of each
+    output.
     """
     before, now = (_run(request.storage, request.output, *each) for each in runs)
     called = (f"the run {before.files.run_id}", f"the run {now.files.run_id}")

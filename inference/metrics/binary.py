@@ -49,7 +49,6 @@ CALIBRATION_BINS = 16
 class BinaryState(Evaluator):
     """Labels 0 and 1 against scores, counted in bins of the score, which never change.
 
-    A row with a null label counts only as `unlabelled`; another row with a null or NaN score counts as `unscored`.
     outside: the scores outside of [0, 1]. counted: the bins, of which those of negatives and of positives alternate.
     loss: the sum over the scores in [0, 1]. The log loss is the mean of −[y ln p + (1 − y) ln(1 − p)], with p clipped
     to [1e-7, 1 − 1e-7].

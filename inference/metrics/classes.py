@@ -33,11 +33,8 @@ def _names_classes(type_: pa.DataType) -> bool:
 
 @dataclass(slots=True)
 class ClassState(Evaluator):
-    """Classes against classes, by their names as text.
-
-    A row with a null label counts only as `unlabelled`; another row with a null output counts as `unscored`. right: the
-    rows whose output is the label. counts: (label, output) → rows. cut: whether there are too many classes, or too long
-    names, to count them.
+    """Classes against classes, by their names as text. right: the rows whose output is the label. counts: (label,
+    output) → rows. cut: whether there are too many classes, or too long names, to count them.
     """
 
     TASK: ClassVar[str] = "multiclass"

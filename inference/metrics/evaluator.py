@@ -57,10 +57,10 @@ class Evaluator(State, ABC):
     """The name of the output."""
 
     unlabelled: int = 0
-    """Rows without a label."""
+    """Rows without a label: it is null, or NaN. These rows count nowhere else."""
 
     unscored: int = 0
-    """Rows with a label, and without an output to compare."""
+    """Rows with a label whose output is null or NaN. These rows count nowhere else."""
 
     rows: int = 0
     """Rows that are compared."""

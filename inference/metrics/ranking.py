@@ -129,9 +129,6 @@ _BLOCK = 1 << 17
 class RankingState(Evaluator):
     """Groups of rows in descending order of their scores, against labels: whole numbers, 0 for a row that is not
     relevant.
-
-    A row whose label is null or NaN counts only as `unlabelled`, another row whose output is null or NaN as `unscored`,
-    and another row whose group is null as `ungrouped`.
     """
 
     TASK: ClassVar[str] = "ranking"

@@ -18,11 +18,7 @@ from nightjar.inference.metrics.numbers import Moments
 
 @dataclass(slots=True)
 class RegressionState(Evaluator):
-    """Numbers against numbers. An error is the output less the label.
-
-    A row whose label is null or NaN counts only as `unlabelled`; another row whose output is null or NaN counts as
-    `unscored`.
-    """
+    """Numbers against numbers. An error is the output less the label."""
 
     TASK: ClassVar[str] = "regression"
     LABELS: ClassVar[str] = "a number"

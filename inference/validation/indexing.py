@@ -1,8 +1,7 @@
 """Makes the index of a night's rows while the audit reads the parts, and proves what was reused.
 
-Like the search for rows with one key (`unique`), the audit of a block of shards writes a sorted file of its keys. Then
-a range of keys at a time is read from all these files, and becomes one file of the index. A key that several rows have
-is there once, for the first of them.
+As for the search for rows with one key (`unique`), each block of shards has a sorted file of its keys. A range of keys
+of all these files becomes one file of the index. A key that several rows have is there once, for the first of them.
 """
 
 from __future__ import annotations
@@ -87,11 +86,7 @@ class BlockKeys:
             found.append(_entries(each, place))
 
     def _list_of_parts(self, storage: Storage, said: ReusedRows) -> PartsList:
-        """The list of the parts of the night that rows were taken from.
-
-        Raises:
-            AuditFailed: It is not as it was written.
-        """
+        """The list of the parts of the night that rows were taken from."""
         if (said.source, said.parts.sha256) not in self._lists:
             uri = join(uri_named(self._job.output.uri, said.source), said.parts.name)
             content = storage.read(uri)
