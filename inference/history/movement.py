@@ -193,13 +193,10 @@ class Movement:
 def _farthest(distances: Floats, keys: pa.Array, which: Bools, most: int) -> npt.NDArray[np.int64]:
     """Which of these rows have the greatest distances; of equal ones those with the first keys."""
     at = np.flatnonzero(which)
-    if len(at) <= most:
-        return at
-    least = np.partition(distances[at], len(at) - most)[len(at) - most]
-    level = at[distances[at] == least]
-    at = at[distances[at] > least]
-    smallest = pc.bottom_k_unstable(keys.take(pa.array(level)), most - len(at))
-    return np.concatenate([at, level[smallest.to_numpy()]])
+    rows = pa.table({"distance": distances[at], "key": keys.take(pa.array(at))})
+    order = [("distance", "descending"), ("key", "ascending")]
+    found: npt.NDArray[np.int64] = at[pc.select_k_unstable(rows, most, order).to_numpy()]
+    return found
 
 
 def _text(value: pa.Scalar) -> str | None:
