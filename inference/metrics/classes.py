@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.types as is_
 
 from nightjar.inference.arrow_types import is_text
@@ -51,34 +48,27 @@ class ClassState(Evaluator):
         expected, found = _whole(self.typed(labels)), _whole(self.outputs(rows, labels))
         known, given = (each.is_valid().to_numpy(zero_copy_only=False) for each in (expected, found))
         compared = pa.array(self.compared(known, given))
-        self._add(expected.filter(compared), found.filter(compared))
-
-    def _add(self, expected: pa.Array, found: pa.Array) -> None:
-        if not len(expected):
-            return
-        index: dict[str, int] = {}
+        both = pa.table([expected.filter(compared), found.filter(compared)], ["label", "output"])
         # Each program writes bools differently: the classes of a classifier are often `True` and `False`, or 1 and 0.
         bools = is_.is_boolean(expected.type) != is_.is_boolean(found.type)
-        rows, columns = (_coded(each, index, _beside_bools if bools else as_text) for each in (expected, found))
-        self.rows += len(rows)
-        self.right += int((rows == columns).sum())
-        if self.cut or not _few(index):
-            self._cut_off()
-            return
-        names = list(index)
-        pairs, counts = np.unique(rows * len(names) + columns, return_counts=True)
-        for pair, count in zip(pairs.tolist(), counts.tolist(), strict=True):
-            self.counts[names[pair // len(names)], names[pair % len(names)]] += count
-        if not _few(self._names()):
-            self._cut_off()
+        named = _beside_bools if bools else as_text
+        pairs = both.group_by(both.column_names).aggregate([([], "count_all")])
+        labels, outputs = (map(named, pairs[name].to_pylist()) for name in both.column_names)
+        for label, output, rows in zip(labels, outputs, pairs["count_all"].to_pylist(), strict=True):
+            self.counts[label, output] += rows
+            self.right += rows if label == output else 0
+        self.rows += len(both)
+        self._cut_off()
 
     def merge(self, other: ClassState) -> None:
         State.merge(self, other)
-        if self.cut or not _few(self._names()):
-            self._cut_off()
+        self._cut_off()
 
     def _cut_off(self) -> None:
-        self.counts, self.cut = Counter(), True
+        """Count no classes if there are too many, or too long names."""
+        names = self._names()
+        if self.cut or len(names) > MOST_CLASSES or any(len(name) > LONGEST for name in names):
+            self.counts, self.cut = Counter(), True
 
     def _names(self) -> list[str]:
         return sorted({name for pair in self.counts for name in pair})
@@ -130,10 +120,6 @@ def _share(part: int, whole: int) -> float:
     return part / whole if whole else 0.0
 
 
-def _few(names: dict[str, int] | list[str]) -> bool:
-    return len(names) <= MOST_CLASSES and all(len(name) <= LONGEST for name in names)
-
-
 def _whole(column: pa.ChunkedArray) -> pa.Array:
     return plain(column).combine_chunks()
 
@@ -145,12 +131,3 @@ def _beside_bools(value: Any) -> str:
     """The name of a class where either the labels or the outputs are bools, and the others are not."""
     text = as_text(value)
     return _BOOLS.get(text.lower(), text)
-
-
-def _coded(column: pa.Array, index: dict[str, int], named: Callable[[Any], str]) -> np.ndarray:
-    """The class of each value by its place in `index`, which gets the names that it lacks. named: names a value."""
-    encoded = pc.dictionary_encode(column)
-    names = map(named, encoded.dictionary.to_pylist())
-    places = np.array([index.setdefault(name, len(index)) for name in names], np.int64)
-    found: np.ndarray = places[encoded.indices.to_numpy()]
-    return found
