@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Generator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any
@@ -52,16 +52,8 @@ class Spill(SortedRun):
     left_out: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class _Row:
-    """A row whose hash is there more than once. key: as in `keyhash.keys`. shown: its key, for people."""
-
-    key: tuple[object, ...]
-    shown: str
-    shard: str
-    file: str
-    row: int
-
+_Row = tuple[tuple[object, ...], Offender]
+"""The key of a row, as in `keyhash.keys`, and the row with its key for people."""
 
 _Holders = dict[int, list[int]]
 """Repeated hash → the indices of the first two files that have it; of one, if that has it twice."""
@@ -122,9 +114,9 @@ def repeated(
         first = sorted(chain.from_iterable(holders.items() for _, holders in looked))[:_CANDIDATES]
         work = _to_read(table, own, dict(first))
         rows_read = (yield from results(each(read, work, job, "check on keys"))) if work else []
-        same: dict[tuple[object, ...], list[_Row]] = {}
-        for row in chain.from_iterable(rows_read):
-            same.setdefault(row.key, []).append(row)
+        same: dict[tuple[object, ...], list[Offender]] = {}
+        for values, row in chain.from_iterable(rows_read):
+            same.setdefault(values, []).append(row)
         where = [_offender(*rows[:2]) for rows in same.values() if len(rows) > 1]
         found[key] = Repeated(count, tuple(where[:MAX_OFFENDERS])) if where else Repeated()
     storage.delete(entry.uri for entry in storage.list(join(revision, _FOLDER)))
@@ -146,8 +138,8 @@ def _to_read(
     ]
 
 
-def _offender(one: _Row, other: _Row) -> Offender:
-    return Offender(other.shard, other.file, other.row, f"{other.shown}, as row {one.row} of {one.file} does")
+def _offender(one: Offender, other: Offender) -> Offender:
+    return replace(other, value=f"{other.value}, as row {one.row} of {one.file} does")
 
 
 def _look(storage: Storage, revision: str, spills: Sequence[Spill], buckets: tuple[int, int]) -> tuple[int, _Holders]:
@@ -178,5 +170,5 @@ def _rows(
             seen[key] += 1
             if seen[key] <= 2:
                 said = ", ".join(f"{name} = {shown(table[name][index], MESSAGE_CHARS)}" for name in columns)
-                found.append(_Row(key, clip(said), line["shard"], *place_of(table, index)))
+                found.append((key, Offender(line["shard"], *place_of(table, index), clip(said))))
     return found
