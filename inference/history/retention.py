@@ -283,20 +283,15 @@ def _unused_snapshots(storage: Storage, output: str, since: str, gone: Collectio
         uri = run_folder(output, run)
         numbers = range(newest_number(storage, uri), 0, -1)
         found = [each for number in numbers for each in _identities(storage, revision_uri(uri, number))]
-        if not found and _has_begun(storage, uri, since):
-            return []
+        with suppress(Missing):
+            if not found and begun(storage, uri).at > since:
+                return []
         for each in found:
             for digest in (each.code_digest, *each.model_digests):
                 kept.pop(digest, None)
         if not kept:
             return []
     return [*kept.values()]
-
-
-def _has_begun(storage: Storage, run_uri: str, since: str) -> bool:
-    with suppress(Missing):
-        return begun(storage, run_uri).at > since
-    return False
 
 
 def _identities(storage: Storage, uri: str) -> Iterator[Identity]:

@@ -39,10 +39,6 @@ class Tops(State):
     scores: np.ndarray = field(default_factory=lambda: np.zeros(0))
     grades: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
 
-    def each_group(self) -> np.ndarray:
-        """The groups, each once."""
-        return np.unique(self.groups)
-
     def ranked(self) -> np.ndarray:
         """The groups that have a relevant row, each once."""
         return np.unique(self.groups[self.grades > 0])
@@ -51,7 +47,7 @@ class Tops(State):
         """The tops of both, and whether there were more than `most` groups. other: in any order."""
         arrays = ([getattr(each, field.name) for each in (self, other)] for field in fields(Tops))
         together = Tops(*map(np.concatenate, arrays))
-        each = together.each_group()
+        each = np.unique(together.groups)
         if cut := len(each) > most:
             together = together.taken(together.groups <= each[most - 1])
         together = together.taken(np.lexsort((together.grades, -together.scores, together.groups)))
@@ -221,7 +217,7 @@ class RankingState(Evaluator):
 
     def details(self) -> dict[str, Any]:
         """The groups that the means are over."""
-        groups, ranked = self.tops.each_group(), len(self.tops.ranked())
+        groups, ranked = np.unique(self.tops.groups), len(self.tops.ranked())
         found = RankedGroups(self.group, self.k, ranked, len(groups) - ranked, self.ungrouped, self.cut)
         return {"groups": found}
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,8 @@ RANGE_ROWS = 1 << 22
 """The most keys that a thread or task compares at a time."""
 
 
-class Each(Protocol):
-    """As `Engine.each`, of the engine that validates."""
-
-    def __call__(self, work: Callable[[Any], Any], given: Sequence[Any], job: Job, called: str) -> Iterator[Any]: ...
+Each = Callable[[Callable[[Any], Any], Sequence[Any], Job, str], Iterator[Any]]
+"""As `Engine.each`, of the engine that validates."""
 
 
 def results(found: Iterator[Any]) -> Generator[None, None, list[Any]]:

@@ -118,7 +118,8 @@ class SliceGate(_Metric):
 
     def judge(self, evidence: Evidence) -> GateResult:
         """Judge each slice that has enough rows and a figure."""
-        column = self._sliced(evidence)
+        slices = evidence.metrics.slices
+        column = slices.columns[self.column] if slices else SlicedColumn()
         name, limit = f"{self.column}.{self.metric}.{self.end}", self.limit
         judged = self._judged(column)
         if not judged.figures:
@@ -141,9 +142,6 @@ class SliceGate(_Metric):
             f"there, or {self.remedy} {self.key}."
         )
         return GateResult(name, False, f"{worst} {self.shown(figure)}", limit, sentence)
-
-    def _sliced(self, evidence: Evidence) -> SlicedColumn:
-        return evidence.metrics.slices.columns[self.column] if evidence.metrics.slices else SlicedColumn()
 
     def _judged(self, column: SlicedColumn) -> _Judged:
         judged = _Judged([], [], [])
