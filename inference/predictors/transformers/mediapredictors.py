@@ -79,7 +79,10 @@ class Pixels:
 
 
 class ImageModel:
-    """A model and its processor. Several threads may call it at once. device: where the model is."""
+    """A model and its processor: the base of the predictors of images. Several threads may call it at once.
+
+    config: the model's. device: where it is.
+    """
 
     def __init__(self, job: ModelJob, folder: ModelFolder, auto: str) -> None:
         """auto: the class of transformers that loads the model."""
@@ -117,14 +120,12 @@ class ImageModel:
         return tensor.to(self._dtype) if tensor.is_floating_point() else tensor
 
 
-class ImageClassifier:
+class ImageClassifier(ImageModel):
     """A model with one number for each of its labels."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        self._model = ImageModel(job, folder, "AutoModelForImageClassification")
-        self._head = LabelHead(job, self._model.config)
-        self.device = self._model.device
-        self.prepare = self._model.prepare
+        super().__init__(job, folder, "AutoModelForImageClassification")
+        self._head = LabelHead(job, self.config)
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
@@ -133,7 +134,7 @@ class ImageClassifier:
         def keep(rows: list[int], raw: Any) -> None:
             found[rows] = self._head.scores(raw.logits).cpu()
 
-        self._model.each(prepared, keep)
+        self.each(prepared, keep)
         return self._head.of(found.numpy())
 
 
@@ -144,17 +145,15 @@ _FOUND = {
 }
 
 
-class Detector:
+class Detector(ImageModel):
     """A model that finds any number of objects in an image."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        self._model = ImageModel(job, folder, "AutoModelForObjectDetection")
-        self._labels = self._model.config.id2label
+        super().__init__(job, folder, "AutoModelForObjectDetection")
+        self._labels = self.config.id2label
         self._threshold = job.model.options.get("threshold", THRESHOLD)
-        if not hasattr(self._model.processor, "post_process_object_detection"):
+        if not hasattr(self.processor, "post_process_object_detection"):
             raise JobError(f"model.path: the image processor of {folder.named} is not one for object-detection")
-        self.device = self._model.device
-        self.prepare = self._model.prepare
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
         """Call the model. Returns a list for each image by name."""
@@ -162,13 +161,13 @@ class Detector:
 
         def keep(rows: list[int], raw: Any) -> None:
             sizes = [(prepared[row].height, prepared[row].width) for row in rows]
-            finish = self._model.processor.post_process_object_detection
+            finish = self.processor.post_process_object_detection
             for row, each in zip(rows, finish(raw, self._threshold, sizes), strict=True):
                 made["labels"][row] = [str(self._labels[place]) for place in each["labels"].tolist()]
                 made["scores"][row] = each["scores"].tolist()
                 made["boxes"][row] = each["boxes"].tolist()
 
-        self._model.each(prepared, keep)
+        self.each(prepared, keep)
         return {name: pa.array(made[name], kind) for name, kind in _FOUND.items()}
 
 

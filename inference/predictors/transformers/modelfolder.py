@@ -119,6 +119,12 @@ class Recipe:
     prompt: str = ""
     """The beginning that is put before each text."""
 
+    def plain(self, text: str) -> str:
+        """A text as the tokenizer gets it."""
+        text = self.prompt + text
+        text = text.strip() if self.strip else text
+        return text.lower() if self.lower else text
+
 
 def recipe_of(job: ModelJob, root: Path, named: str) -> Recipe:
     """The recipe of a model's folder, where `model.options` does not say otherwise.

@@ -1,6 +1,6 @@
 """A transformers model that sorts and packs texts. Imports torch.
 
-Texts are tokenised without padding in `prepare`; `run` packs them by their lengths, calls the model, and puts what it
+Texts are tokenised without padding; `run` packs them by their lengths, calls the model, and puts what it
 returns in the order of the rows.
 """
 
@@ -59,59 +59,6 @@ class Tokens:
             found["token_type_ids"] = np.zeros(held.shape, np.int64)
             found["token_type_ids"][held] = np.concatenate([self.types[row] for row in rows])
         return found
-
-
-@dataclass(frozen=True, slots=True)
-class Tokeniser:
-    """Makes `Tokens`. Several threads may call it at once."""
-
-    backend: Any
-    """A tokenizer of the library `tokenizers`, which truncates and does not pad."""
-
-    types: bool
-    """Whether to make `Tokens.types`."""
-
-    spans: bool = False
-    """Whether to make `Tokens.spans`."""
-
-    strip: bool = False
-    """As `Recipe.strip`."""
-
-    lower: bool = False
-    """As `Recipe.lower`."""
-
-    prompt: str = ""
-    """As `Recipe.prompt`."""
-
-    def __call__(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tokens:
-        """Tokenise texts, or pairs of them.
-
-        Raises:
-            ValueError: The tokenizer finds nothing in one.
-        """
-        given: list[Any] = [self._plain(text) for text in texts]
-        if seconds is not None:
-            given = list(zip(given, map(self._plain, seconds), strict=True))
-        encode = self.backend.encode_batch if self.spans else self.backend.encode_batch_fast
-        ids: list[Array] = []
-        types: list[Array] = []
-        spans: list[Array] = []
-        for first in range(0, len(given), _AT_ONCE):
-            for encoding in encode(given[first : first + _AT_ONCE]):
-                ids.append(np.array(encoding.ids, np.int32))
-                if self.types:
-                    types.append(np.array(encoding.type_ids, np.int8))
-                if self.spans:
-                    spans.append(_spans(encoding))
-        lengths = np.array([len(each) for each in ids], np.int64)
-        if 0 in lengths:
-            raise ValueError(f"the tokenizer finds no token in {texts[lengths.tolist().index(0)]!r}")
-        return Tokens(lengths, ids, types, spans)
-
-    def _plain(self, text: str) -> str:
-        text = self.prompt + text
-        text = text.strip() if self.strip else text
-        return text.lower() if self.lower else text
 
 
 def _spans(encoding: Any) -> Array:
@@ -180,10 +127,14 @@ Keep = Callable[[Array, Any, torch.Tensor], None]
 
 
 class TextModel:
-    """A model and its tokenizer on the job's device. Several threads may call it at once.
+    """A model and its tokenizer on the job's device: the base of the predictors of texts. Several threads may call it
+    at once.
 
-    tokenise: makes tokens of texts, or of pairs of texts. config: the model's. device: where it is.
+    config: the model's. device: where it is.
     """
+
+    most = 1
+    """The most columns that the model reads."""
 
     def __init__(
         self,
@@ -193,11 +144,12 @@ class TextModel:
         *,
         max_length: int | None = None,
         cut: str = "longest_first",
-        **plain: Any,
+        spans: bool = False,
+        plain: Callable[[str], str] = str,
     ) -> None:
         """auto: the class of transformers that loads the model. max_length: the most tokens of a text, if the job says
         nothing; None for as many as model and tokenizer take. cut: which of two texts loses the tokens beyond that.
-        plain: what `Tokeniser` does with each text.
+        spans: whether to make `Tokens.spans`. plain: makes of each text what the tokenizer gets.
         """
         self._place = device_of_job(job)
         model, tokenizer = load_text_model(job, folder, auto)
@@ -211,9 +163,40 @@ class TextModel:
         self._model, self._pad = model.to(self._place), tokenizer.pad_token_id
         self._takes = tuple(name for name in _INPUTS if name in known)
         self._budget = _budget(job, self._place.type == "cuda")
-        self.tokenise = Tokeniser(core_of(tokenizer, limit, cut), types="token_type_ids" in known, **plain)
+        self._core = core_of(tokenizer, limit, cut)  # which truncates and does not pad
+        self._types, self._spans, self._plain = "token_type_ids" in known, spans, plain
+        self._uses = job.model.uses
         self.config = model.config
         self.device = str(self._place)
+
+    def prepare(self, batch: Any) -> Any:
+        """Tokenise the texts, or the pairs of texts."""
+        return self.tokenise(*text_columns(batch, self._uses, self.most))
+
+    def tokenise(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tokens:
+        """Tokenise texts, or pairs of them.
+
+        Raises:
+            ValueError: The tokenizer finds nothing in one.
+        """
+        given: list[Any] = [self._plain(text) for text in texts]
+        if seconds is not None:
+            given = list(zip(given, map(self._plain, seconds), strict=True))
+        encode = self._core.encode_batch if self._spans else self._core.encode_batch_fast
+        ids: list[Array] = []
+        types: list[Array] = []
+        spans: list[Array] = []
+        for first in range(0, len(given), _AT_ONCE):
+            for encoding in encode(given[first : first + _AT_ONCE]):
+                ids.append(np.array(encoding.ids, np.int32))
+                if self._types:
+                    types.append(np.array(encoding.type_ids, np.int8))
+                if self._spans:
+                    spans.append(_spans(encoding))
+        lengths = np.array([len(each) for each in ids], np.int64)
+        if 0 in lengths:
+            raise ValueError(f"the tokenizer finds no token in {texts[lengths.tolist().index(0)]!r}")
+        return Tokens(lengths, ids, types, spans)
 
     def run(self, tokens: Tokens, width: int, head: Head) -> torch.Tensor:
         """Call the model for all texts. Returns float32 of shape (n, width) in the order of the texts, on the CPU."""

@@ -19,37 +19,20 @@ from nightjar.inference.predictors.transformers.tasks import TEMPLATE
 from nightjar.inference.predictors.transformers.textmodel import TextModel, Tokens, text_columns
 
 
-class _TextPredictor:
-    """Base of these predictors."""
-
-    most = 1
-    """The most columns that the model reads."""
-
-    def __init__(self, job: ModelJob, model: TextModel) -> None:
-        self.device = model.device
-        self._model = model
-        self._types = job.model.output_types()
-        self._uses = job.model.uses
-
-    def prepare(self, batch: Any) -> Tokens:
-        """Tokenise the texts, or the pairs of texts."""
-        return self._model.tokenise(*text_columns(batch, self._uses, self.most))
-
-
-class Embedder(_TextPredictor):
+class Embedder(TextModel):
     """A model whose tokens are pooled."""
 
     def __init__(self, job: ModelJob, recipe: Recipe) -> None:
-        plain: dict[str, Any] = {"strip": recipe.strip, "lower": recipe.lower, "prompt": recipe.prompt}
-        super().__init__(job, TextModel(job, recipe.folder, "AutoModel", max_length=recipe.max_length, **plain))
+        super().__init__(job, recipe.folder, "AutoModel", max_length=recipe.max_length, plain=recipe.plain)
+        self._outputs = job.model.output_types()
         self._pool = _POOLS[recipe.pooling]
         self._normalize = recipe.normalize
-        self._width = int(self._model.config.hidden_size)
+        self._width = int(self.config.hidden_size)
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
         """Call the model. Returns the vectors."""
-        vectors = self._model.run(prepared, self._width, self._vectors).numpy()
-        return features.by_column(vectors, self._types, "the model")
+        vectors = self.run(prepared, self._width, self._vectors).numpy()
+        return features.by_column(vectors, self._outputs, "the model")
 
     def _vectors(self, raw: Any, mask: torch.Tensor) -> torch.Tensor:
         vectors = self._pool(raw.last_hidden_state.float(), mask)
@@ -79,27 +62,27 @@ Pool = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 _POOLS: dict[str, Pool] = {"mean": _mean, "cls": _cls, "max": _max, "last": _last}
 
 
-class Classifier(_TextPredictor):
+class Classifier(TextModel):
     """A model with one number for each of its labels."""
 
     most = 2
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        super().__init__(job, TextModel(job, folder, "AutoModelForSequenceClassification"))
-        self._head = LabelHead(job, self._model.config)
+        super().__init__(job, folder, "AutoModelForSequenceClassification")
+        self._head = LabelHead(job, self.config)
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
-        scores = self._model.run(prepared, self._head.width, lambda raw, _: self._head.scores(raw.logits))
+        scores = self.run(prepared, self._head.width, lambda raw, _: self._head.scores(raw.logits))
         return self._head.of(scores.numpy())
 
 
-class Entailment(_TextPredictor):
+class Entailment(TextModel):
     """A model of natural language inference, for zero-shot classification."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        super().__init__(job, TextModel(job, folder, "AutoModelForSequenceClassification", cut="only_first"))
-        options, config = job.model.options, self._model.config
+        super().__init__(job, folder, "AutoModelForSequenceClassification", cut="only_first")
+        options, config = job.model.options, self.config
         labels = options["labels"]
         self._several = options.get("multi_label", False) or len(labels) == 1
         self._made = LabelOutputs(job, labels)
@@ -113,11 +96,11 @@ class Entailment(_TextPredictor):
         """Tokenise each text with the sentence of each label, all pairs of a text one after the other."""
         (texts,) = text_columns(batch, self._uses)
         pairs = [(text, sentence) for text in texts for sentence in self._sentences]
-        return self._model.tokenise([text for text, _ in pairs], [sentence for _, sentence in pairs])
+        return self.tokenise([text for text, _ in pairs], [sentence for _, sentence in pairs])
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
         """Call the model. Returns the declared outputs."""
-        logits = self._model.run(prepared, self._width, lambda raw, _: raw.logits)
+        logits = self.run(prepared, self._width, lambda raw, _: raw.logits)
         logits = logits.reshape(len(logits) // len(self._sentences), len(self._sentences), self._width)
         if self._several:
             scores = logits[:, :, [self._contradicts, self._follows]].softmax(-1)[:, :, 1]
@@ -160,19 +143,18 @@ class _Entity:
     end: int
 
 
-class Tagger(_TextPredictor):
+class Tagger(TextModel):
     """A model with one number for each token and label."""
 
     def __init__(self, job: ModelJob, folder: ModelFolder) -> None:
-        super().__init__(job, TextModel(job, folder, "AutoModelForTokenClassification", spans=True))
-        config = self._model.config
-        self._labels = [str(config.id2label[place]) for place in range(config.num_labels)]
+        super().__init__(job, folder, "AutoModelForTokenClassification", spans=True)
+        self._labels = [str(self.config.id2label[place]) for place in range(self.config.num_labels)]
         self._joins = job.model.options.get("aggregation", "simple") == "simple"
 
     def prepare(self, batch: Any) -> Any:
         """Tokenise the texts. Returns them and their tokens."""
         (texts,) = text_columns(batch, self._uses)
-        return texts, self._model.tokenise(texts)
+        return texts, self.tokenise(texts)
 
     def predict(self, prepared: Any) -> dict[str, Any]:
         """Call the model. Returns a list for each text by name."""
@@ -184,7 +166,7 @@ class Tagger(_TextPredictor):
             for place, row in enumerate(rows):
                 found[row] = list(zip(labels[place].tolist(), chances[place].tolist(), strict=True))
 
-        self._model.each(tokens, keep)
+        self.each(tokens, keep)
         made: dict[str, list[list[Any]]] = {name: [] for name in _MADE}
         for row, text in enumerate(texts):
             entities = list(self._entities(tokens.spans[row].tolist(), found[row]))
