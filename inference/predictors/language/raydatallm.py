@@ -24,7 +24,7 @@ from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.language.answers import Answer, fitting
 from nightjar.inference.predictors.language.languagemodel import check_rescored
 from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted
-from nightjar.inference.predictors.language.vllmengine import Asked, VllmAnswer, VllmRequests
+from nightjar.inference.predictors.language.vllmengine import Asked, VllmAnswer, VllmRequests, params_of
 from nightjar.inference.predictors.user import makes_no_callable
 
 RAY_CONFIG = "vLLMEngineProcessorConfig"
@@ -236,8 +236,7 @@ class RayDataModel(VllmRequests):
         key = "pooling_params" if self._config.pools else "sampling_params"
         if key not in data and not self._config.pools:
             raise PromptInvalid("model.preprocess returned no 'sampling_params'")
-        from vllm import PoolingParams, SamplingParams
-        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+        from vllm import PoolingParams
 
         given = dict(data.get(key) or {})
         try:
@@ -246,8 +245,7 @@ class RayDataModel(VllmRequests):
             if given.get("n", 1) != 1:
                 raise ValueError("n: each row has one answer")
             form = given.pop("structured_outputs", None)
-            structured = StructuredOutputsParams(**form) if form else None
-            return SamplingParams(**given, structured_outputs=structured, output_kind=RequestOutputKind.FINAL_ONLY)
+            return params_of(given, form)
         except (TypeError, ValueError) as error:
             raise PromptInvalid(f"{key}: {error}") from None
 

@@ -21,7 +21,7 @@ from nightjar.inference.job.options import keywords, text, whole
 from nightjar.inference.predictors.adapter import Predictor, check_trusted
 from nightjar.inference.predictors.language.answers import CHAT, EMBEDDINGS, Answer, Reader
 from nightjar.inference.predictors.language.languagemodel import ASKED, LanguageModel, prompt_of
-from nightjar.inference.predictors.language.vllmengine import Asked, EngineFailed, VllmRequests, import_vllm
+from nightjar.inference.predictors.language.vllmengine import Asked, EngineFailed, VllmRequests, import_vllm, params_of
 from nightjar.inference.predictors.tabular.ontorch import OnTorch
 from nightjar.inference.predictors.transformers.modelfolder import look
 
@@ -203,22 +203,13 @@ class VllmModel(VllmRequests):
         """As in `Requests`. Choices are asked for at each place where they part: which token follows?"""
         if (known := self._choices) is None:
             return await super().answer(request)
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
-
         sent = time.monotonic()
         # One after the other, so that each finds the prompt in the cache.
         found: dict[Tokens, dict[int, float]] = {}
         cached = 0
         for path, tokens in known.forks.items():
-            params = SamplingParams(
-                max_tokens=1,
-                temperature=0,
-                logprob_token_ids=list(tokens),
-                detokenize=False,
-                output_kind=RequestOutputKind.FINAL_ONLY,
-            )
-            output = await self.engine.ask([*request.tokens, *path], params)
+            asked = {"max_tokens": 1, "temperature": 0, "logprob_token_ids": list(tokens), "detokenize": False}
+            output = await self.engine.ask([*request.tokens, *path], params_of(asked))
             (first,) = output.outputs[0].logprobs
             found[path] = {token: first[token].logprob for token in tokens}
             cached = cached or output.num_cached_tokens or 0
@@ -251,20 +242,14 @@ class VllmModel(VllmRequests):
 
 def _params(options: Mapping[str, Any], defaults: Mapping[str, Any]) -> Any:
     """How answers are chosen, or that vectors are asked for. defaults: the model's own."""
-    from vllm import PoolingParams, SamplingParams
-    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+    from vllm import PoolingParams
 
     if options.get("api") == EMBEDDINGS:
         return PoolingParams(task="embed")
     forms = {"json": options.get("json_schema"), "regex": options.get("regex")}
     wanted = {name: dict(form) if isinstance(form, Mapping) else form for name, form in forms.items() if form}
-    given = dict(options.get("sampling", {}))
     try:
-        return SamplingParams(
-            **{"max_tokens": None, **defaults, **given},
-            structured_outputs=StructuredOutputsParams(**wanted) if wanted else None,
-            output_kind=RequestOutputKind.FINAL_ONLY,
-        )
+        return params_of({"max_tokens": None, **defaults, **options.get("sampling", {})}, wanted)
     except (TypeError, ValueError) as error:
         raise JobError(f"model.sampling: {error}") from None
 

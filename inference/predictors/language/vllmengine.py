@@ -36,6 +36,19 @@ Params = Any
 """vLLM's `SamplingParams`, or `PoolingParams` for vectors."""
 
 
+def params_of(given: Mapping[str, Any], form: Mapping[str, Any] | None = None) -> Params:
+    """How vLLM chooses an answer. form: the one that it must have, as keywords of vLLM's `StructuredOutputsParams`.
+
+    Raises:
+        TypeError, ValueError: vLLM knows no such key, or not its value.
+    """
+    from vllm import SamplingParams
+    from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+    structured = StructuredOutputsParams(**form) if form else None
+    return SamplingParams(**given, structured_outputs=structured, output_kind=RequestOutputKind.FINAL_ONLY)
+
+
 def import_vllm() -> None:
     """Import vLLM, with settings that it reads when it is imported.
 
