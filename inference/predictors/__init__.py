@@ -12,8 +12,8 @@ from nightjar.inference.job.model import ALL, Job
 from nightjar.inference.job.modeljob import ModelJob, model_jobs
 from nightjar.inference.job.seams import OWN
 from nightjar.inference.messages import nearest_or_all
-from nightjar.inference.predictors import batches
 from nightjar.inference.predictors.adapter import adapter_of, missing, naming
+from nightjar.inference.predictors.batches import BATCH_FORMAT
 from nightjar.inference.predictors.language.requests import Requests, StreamingScorer
 from nightjar.inference.predictors.scorer import Preprocessor, Scorer
 from nightjar.inference.process import seldom_collected
@@ -85,10 +85,11 @@ def check_keys(job: Job) -> None:
 
 
 def _check_keys(job: ModelJob) -> None:
-    batches.batch_format(job.model.options)
-    adapter = adapter_of(job)
-    if adapter.options is not None:
-        options.check(job.model.uses, job.model.options, adapter.options, job.model.options_key)
+    adapter, given = adapter_of(job), job.model.options
+    known = adapter.options
+    if known is None:  # the user's code knows the others
+        known, given = (BATCH_FORMAT,), {name: given[name] for name in given if name == BATCH_FORMAT.name}
+    options.check(job.model.uses, given, known, job.model.options_key)
     adapter.check_keys(job)
 
 

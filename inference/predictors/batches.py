@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 from collections import UserDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -38,17 +38,6 @@ BATCH_FORMAT = choice(
     "batch_format", FORMATS, "what `preprocess` gets: a dict of arrays, a DataFrame, a Table, or a dict of tensors"
 )
 """The option that every adapter has."""
-
-
-def batch_format(options: Mapping[str, Any]) -> str:
-    """The batch format that the job names."""
-    name = options.get("batch_format", "numpy")
-    if not isinstance(name, str) or name not in FORMATS:
-        raise JobError(
-            f"model.options.batch_format: {name!r} is not one of numpy, pandas, pyarrow, torch"
-            + nearest(str(name), FORMATS)
-        )
-    return name
 
 
 def to_batch(table: pa.Table, form: str) -> Any:

@@ -18,7 +18,7 @@ from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import counted
 from nightjar.inference.predictors import batches, user
 from nightjar.inference.predictors.arrays import columns, exceptions, is_frame, is_series, joined, without
-from nightjar.inference.predictors.batches import own_batch, own_table
+from nightjar.inference.predictors.batches import BATCH_FORMAT, own_batch, own_table
 from nightjar.inference.predictors.conversion import to_arrow
 
 
@@ -27,7 +27,7 @@ class Preprocessor:
 
     def __init__(self, job: ModelJob) -> None:
         """Raises JobError: The user's code cannot be found or made. Names the key."""
-        self._form = batches.batch_format(job.model.options)
+        self._form = job.model.options.get(BATCH_FORMAT.name, "numpy")
         self._features = job.model.features
         self._preprocess = user.load_preprocess(job)
 
