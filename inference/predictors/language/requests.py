@@ -66,7 +66,6 @@ class Requests(ABC):
         self.waiting = 0
         self.done = 0
         self._unclaimed = NO_USAGE
-        self._uses = job.model.uses
         self._columns, self._key = columns, key
         self._outputs = tuple(job.model.outputs)
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
@@ -103,7 +102,7 @@ class Requests(ABC):
 
     def prepare(self, batch: Any) -> list[Any]:
         """A request for each row, or the exception of a row that has none."""
-        held = features.named(batch, self._uses)
+        held = features.named(batch)
         if gone := [name for name in self._columns if name not in held]:
             raise JobError(f"{self._key}: {gone[0]!r} is not a column that the model gets: {', '.join(held)}")
         columns = {name: _values(held[name]) for name in self._columns or held}

@@ -76,7 +76,6 @@ class Booster:
         options = job.model.options.items()
         # The other options are arguments of the library's `predict`.
         self.arguments = {name: value for name, value in options if name not in {"batch_format", "categories"}}
-        self._uses = job.model.uses
 
     @staticmethod
     def check_content(content: bytes) -> None:
@@ -97,7 +96,7 @@ class Booster:
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: numbers, and the codes of categories, in the model's order."""
-        held = features.named(batch, self._uses)
+        held = features.named(batch)
         return self.encoded(features.in_order(self.renamed(held), self.names) if self.names else held)
 
     def encoded(self, held: Mapping[str, Any]) -> Any:

@@ -23,17 +23,16 @@ Categories = Mapping[str, pa.Array]
 """The categories of a model's features, by the feature's name: a category's index is its code."""
 
 
-def named(batch: Any, uses: str) -> dict[str, Any]:
-    """The columns of a batch by name, of their own kinds."""
+def named(batch: Any) -> dict[str, Any]:
+    """The columns by name, of their own kinds, of a batch that `check_rows` accepts."""
     held = columns(batch)
-    if held is None:
-        raise JobError(f"preprocess returned {type(batch).__name__}; the {uses} adapter needs named columns")
+    assert held is not None
     return held
 
 
 def few(batch: Any, uses: str, takes: str, most: int = 1) -> dict[str, Any]:
     """The columns of a batch for a model that reads one, or at most so many. Raises as `check_few`."""
-    held = named(batch, uses)
+    held = named(batch)
     check_few(list(held), uses, takes, most)
     return held
 

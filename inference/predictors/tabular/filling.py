@@ -88,7 +88,7 @@ def fillings(inputs: Sequence[Input], columns: Mapping[str, Array]) -> list[Fill
 
 def columns_of(batch: Any, uses: str) -> dict[str, Array]:
     """The columns of any kind of batch as arrays of numbers. Raises as `required_numbers`."""
-    return {name: required_numbers(name, column, uses) for name, column in named(batch, uses).items()}
+    return {name: required_numbers(name, column, uses) for name, column in named(batch).items()}
 
 
 def required_numbers(name: str, column: Any, uses: str) -> Array:

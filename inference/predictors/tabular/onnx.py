@@ -105,7 +105,7 @@ class Session:
 
     def prepare(self, batch: Any) -> dict[str, Array]:
         """Make the model's inputs by name."""
-        held = features.named(batch, "onnx")
+        held = features.named(batch)
         self._check_names(list(held))
         columns = {name: self._values(name, column) for name, column in held.items()}
         found = fillings(self._inputs, columns)

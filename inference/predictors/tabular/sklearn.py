@@ -161,7 +161,7 @@ class _Estimator:
 
     def prepare(self, batch: Any) -> Any:
         """Make the model's input: the features in the model's order."""
-        held = features.named(batch, "sklearn")
+        held = features.named(batch)
         if self._names:
             return self._framed(batch, held)
         return features.matrix({name: to_array(column) for name, column in held.items()}, self._width)
