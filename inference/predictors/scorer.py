@@ -142,10 +142,7 @@ class Scorer:
         """The second step: call the model with what `prepare` returned. Another thread may prepare meanwhile."""
         if not prepared.rows:  # not every model takes a batch without rows
             return {name: pa.array([], declared) for name, declared in self.types.items()}
-        return normalise(self._predict(prepared.content), self.types, prepared.rows)
-
-    def _predict(self, content: Any) -> Any:
-        return self._predictor.predict(content)
+        return normalise(self._predictor.predict(prepared.content), self.types, prepared.rows)
 
 
 class RowsRaised(Exception):

@@ -131,13 +131,13 @@ class Watchdog:
 @contextmanager
 def answering(scorers: Iterable[object], watchdog: Watchdog) -> Iterator[None]:
     """In this context each answer of a language model is a sign of progress, while its batch is waited for."""
-    streaming = [each for each in scorers if isinstance(each, StreamingScorer)]
-    for each in streaming:
+    models = [each.requests for each in scorers if isinstance(each, StreamingScorer)]
+    for each in models:
         each.alive = watchdog.calling
     try:
         yield
     finally:
-        for each in streaming:
+        for each in models:
             each.alive = None
 
 

@@ -59,6 +59,8 @@ class Requests(ABC):
     """The rows of batches underway that are not done."""
     done: int
     """The rows that are done, since the model was loaded."""
+    alive: Callable[[], None] | None = None
+    """Called by `predict` when further rows of its batch are done."""
 
     def __init__(self, job: ModelJob, most: int, columns: tuple[str, ...] = (), key: str = "") -> None:
         """columns: that a row is asked with; none for all that the model gets. key: the job's, which names them."""
@@ -117,16 +119,13 @@ class Requests(ABC):
         """The rows of a batch, in the order in which they are asked. What comes of them keeps its place."""
         return range(len(prepared))
 
-    def predict(self, prepared: list[Any], alive: Callable[[], None] | None = None) -> dict[str, Any]:
-        """Ask for a batch, and wait for it. Its usage is added to what `claimed` returns.
-
-        alive: called when further rows of the batch are done.
-        """
+    def predict(self, prepared: list[Any]) -> dict[str, Any]:
+        """Ask for a batch, and wait for it. Its usage is added to what `claimed` returns."""
         begun, done = self.submit(prepared), self.done
         while not wait([begun], _LOOK_S).done:
-            if alive is not None and self.done != done:
+            if self.alive is not None and self.done != done:
                 done = self.done
-                alive()
+                self.alive()
         answered = begun.result()
         self._unclaimed = self._unclaimed.plus(answered.usage)
         return answered.outputs
@@ -162,7 +161,10 @@ class Requests(ABC):
             await asyncio.gather(*tasks.values(), return_exceptions=True)
         found = [tasks[row].result() for row in range(len(prepared))]
         usage = NO_USAGE.plus(*(used for _, used in found))
-        return Answered({name: [_of(name, row) for row, _ in found] for name in self._outputs}, usage)
+        outputs = {
+            name: [row if isinstance(row, Exception) else row[name] for row, _ in found] for name in self._outputs
+        }
+        return Answered(outputs, usage)
 
     async def _row(self, request: Any) -> tuple[dict[str, Any] | Exception, Usage]:
         """The outputs of a row, or why it has none; and what it took."""
@@ -191,8 +193,6 @@ class StreamingScorer(Scorer):
     """The scorer of a predictor that takes several batches at once."""
 
     _predictor: Requests
-    alive: Callable[[], None] | None = None
-    """Called when rows of its batch are done."""
 
     @property
     def requests(self) -> Requests:
@@ -202,9 +202,6 @@ class StreamingScorer(Scorer):
     def submit(self, prepared: Any) -> Future[Answered]:
         """Begin what `prepare` returned, and do not wait for it."""
         return self._predictor.submit(prepared.content)
-
-    def _predict(self, content: Any) -> Any:
-        return self._predictor.predict(content, self.alive)
 
     def collected(self, rows: Sequence[Mapping[str, Any]]) -> dict[str, pa.Array]:
         """The declared outputs of rows that were answered. Raises as `__call__`."""
@@ -226,10 +223,6 @@ def _usage_of(answer: Answer) -> Usage:
         longest_prompt=answer.prompt_tokens,
         answering_ms=round(answer.seconds * 1000),
     )
-
-
-def _of(name: str, row: dict[str, Any] | Exception) -> Any:
-    return row if isinstance(row, Exception) else row[name]
 
 
 def _values(column: Any) -> list[Any]:
