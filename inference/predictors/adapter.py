@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -103,7 +103,13 @@ class Adapter:
         """
         found: dict[str, str] = {}
         for alternatives in self.counted:
-            found |= versions(job.model.uses, alternatives)
+            installed = {}
+            for name in alternatives:
+                with suppress(metadata.PackageNotFoundError):
+                    installed[name] = metadata.version(name)
+            if not installed:
+                raise missing(job.model.uses, alternatives[0])
+            found |= installed
         return found
 
     def inspect(self, job: ModelJob, path: str) -> None:
@@ -156,21 +162,6 @@ def check_trusted(job: ModelJob, what: str, instead: str) -> None:
 def is_device_lost(error: BaseException) -> bool:
     """Whether the device refuses every further call of this process, as after a failed assertion on the device."""
     return isinstance(error, tuple(kind for each in frameworks() for kind in each.device_errors()))
-
-
-def versions(uses: str, alternatives: Sequence[str]) -> dict[str, str]:
-    """The versions of those distributions that are installed, of several that bring the same module.
-
-    Raises:
-        JobError: None is installed.
-    """
-    found = {}
-    for name in alternatives:
-        with suppress(metadata.PackageNotFoundError):
-            found[name] = metadata.version(name)
-    if not found:
-        raise missing(uses, alternatives[0])
-    return found
 
 
 def missing(uses: str, what: str) -> JobError:

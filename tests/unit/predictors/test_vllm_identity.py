@@ -15,7 +15,6 @@ from nightjar.inference.identity.differences import differences
 from nightjar.inference.identity.identity import fix, identify, package_files, verify_packages
 from nightjar.inference.job.file import parse_job
 from nightjar.inference.job.model import Job
-from nightjar.inference.predictors import adapter
 from nightjar.inference.storage.lake import LakeStorage
 
 STORAGE = LakeStorage()
@@ -25,7 +24,7 @@ SCHEMA = pa.schema([("x", pa.string())])
 @pytest.fixture
 def job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Job]:
     """Makes a job with these keys of vLLM's engine, of which vLLM's version is known."""
-    monkeypatch.setattr(adapter, "versions", lambda uses, names: dict.fromkeys(names, "1.0"))
+    monkeypatch.setattr("importlib.metadata.version", lambda name: "1.0")
     for name in ("m/config.json", "m/more/tokenizer.json", "tok/deep/tokenizer.json", "draft/w.bin", "plugin.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("1")
