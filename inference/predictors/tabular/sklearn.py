@@ -109,29 +109,23 @@ def _load(job: ModelJob, path: str) -> Any:
 
 
 def _unpickled(job: ModelJob, path: str) -> Any:
-    """Load a pickle, with or without joblib. Raises a JobError if it cannot be loaded."""
+    """Load a pickle, with or without joblib. The arrays of a large file stay in it, so that all processes of a node
+    share them: a write to one changes a copy of the page, and never the file.
+
+    Raises:
+        JobError: It cannot be loaded.
+    """
     import joblib
 
     try:
-        if Path(path).stat().st_size < SHARED_BYTES:
-            return joblib.load(path)
-        return _mapped(joblib, path)
+        if Path(path).stat().st_size >= SHARED_BYTES:
+            with suppress(UserWarning), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "mmap_mode .* compressed")  # such arrays are read
+                warnings.filterwarnings("error", "The memmapped array")  # of a joblib too old to align them
+                return joblib.load(path, mmap_mode="c")
+        return joblib.load(path)
     except Exception as error:
         raise unloadable("joblib", job.model.path, path, error) from error
-
-
-def _mapped(joblib: Any, path: str) -> Any:
-    """The object in a joblib file with its arrays as they lie in the file, so that all processes of a node share them.
-
-    Compressed arrays are read, and all if joblib was too old to align them. A write to an array changes a copy of the
-    page, and never the file.
-    """
-    with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", "mmap_mode .* compressed")
-        warnings.filterwarnings("error", "The memmapped array")
-        with suppress(UserWarning):
-            return joblib.load(path, mmap_mode="c")
-    return joblib.load(path)
 
 
 class _Estimator:
