@@ -241,8 +241,10 @@ def _from_objects(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
         values = [None if is_missing(value) else value for value in values]
     if pa.types.is_struct(declared) and all(value is None or isinstance(value, Mapping) for value in values):
         return _structs(values, declared)
-    if is_list(declared) and _is_looked_at(_leaf(declared)) and _are_lists(values):
-        return _lists_of(values, declared)
+    leaf = _leaf(declared)
+    if is_list(declared) and (pa.types.is_struct(leaf) or pa.types.is_temporal(leaf)) and _are_lists(values):
+        items = _from_objects([item for value in values if value is not None for item in value], declared.value_type)
+        return _in_lists(items, [0 if value is None else len(value) for value in values], _nulls(values))
     if pa.types.is_temporal(declared):
         return _times(values, declared)
     return _inferred(values, declared)
@@ -275,10 +277,6 @@ def _of_uint64(declared: pa.DataType) -> pa.DataType:
     return pa.list_(_of_uint64(declared.value_type)) if is_list(declared) else pa.uint64()
 
 
-def _is_looked_at(kind: pa.DataType) -> bool:
-    return bool(pa.types.is_struct(kind) or pa.types.is_temporal(kind))
-
-
 def _structs(values: Sequence[Mapping[str, Any] | None], declared: pa.DataType) -> pa.Array:
     """Dicts with the declared keys alone; a key that a dict lacks is null."""
     names = tuple(field.name for field in declared)
@@ -307,11 +305,6 @@ def _are_lists(values: Sequence[Any]) -> bool:
         return False
     kinds = {getattr(value, "dtype", None) for value in values}
     return len(kinds) > 1 or not kinds.isdisjoint({None, np.dtype(object)})
-
-
-def _lists_of(values: Sequence[Any], declared: pa.DataType) -> pa.Array:
-    items = _from_objects([item for value in values if value is not None for item in value], declared.value_type)
-    return _in_lists(items, [0 if value is None else len(value) for value in values], _nulls(values))
 
 
 def _in_lists(items: pa.Array, lengths: Sequence[int] | Array, nulls: pa.Array) -> pa.Array:

@@ -56,22 +56,18 @@ class OpenAI(LanguageModel):
         super().check_keys(job)
         if (api := options.get("api", CHAT)) != CHAT and (key := next((key for key in FORMS if key in options), "")):
             raise JobError(f"model.{key}: is for api: {CHAT}, and not for {api}")
-        if (cost := options.get(COST.name)) is not None:
-            _check_cost(job, cost, api)
+        if (cost := options.get(COST.name)) is None:
+            return
+        if job.model.name:
+            raise JobError("model.cost: the tokens of several models are counted together; leave it out")
+        if "output_mtok" not in cost and api != EMBEDDINGS:
+            raise JobError("model.cost.output_mtok: is required, as answers have tokens, too; write 0 if they are free")
 
     def warm(self) -> None:
         import openai  # noqa: F401
 
     def load(self, job: ModelJob, path: str) -> Predictor:
         return Endpoint(job)
-
-
-def _check_cost(job: ModelJob, cost: Mapping[str, Any], api: str) -> None:
-    """Check that what the run will say of its cost is all of it."""
-    if job.model.name:
-        raise JobError("model.cost: the tokens of several models are counted together; leave it out")
-    if "output_mtok" not in cost and api != EMBEDDINGS:
-        raise JobError("model.cost.output_mtok: is required, as answers have tokens, too; write 0 if they are free")
 
 
 IN_FLIGHT = 32

@@ -64,7 +64,12 @@ class Keras(OnTorch):
 
     def load(self, job: ModelJob, path: str) -> Predictor:
         self.inspect(job, path)
-        return _load(job, path)
+        keras = keras_on_torch()
+        if Version(keras.__version__) < Version(_SAFE_SINCE):
+            raise JobError(f"model.uses: the keras adapter needs Keras {_SAFE_SINCE} or newer, not {keras.__version__}")
+        device = device_of_job(job)
+        with keras.device(_named(device)):
+            return Model(job, keras, _loaded(job, keras, Path(path)), device)
 
 
 def keras_on_torch() -> Any:
@@ -87,16 +92,6 @@ def keras_on_torch() -> Any:
             f"{backend}; set KERAS_BACKEND=torch before the import"
         )
     return keras
-
-
-def _load(job: ModelJob, path: str) -> Model:
-    """Load the model onto the job's device. Sets torch's number of threads for the process."""
-    keras = keras_on_torch()
-    if Version(keras.__version__) < Version(_SAFE_SINCE):
-        raise JobError(f"model.uses: the keras adapter needs Keras {_SAFE_SINCE} or newer, not {keras.__version__}")
-    device = device_of_job(job)
-    with keras.device(_named(device)):
-        return Model(job, keras, _loaded(job, keras, Path(path)), device)
 
 
 def _loaded(job: ModelJob, keras: Any, path: Path) -> Any:

@@ -24,7 +24,11 @@ def load_text_model(job: ModelJob, folder: ModelFolder, auto: str) -> tuple[Any,
     """A model that reads texts, and its tokenizer, on the CPU. auto: the class of transformers that loads the model."""
     with quiet() as transformers:
         model = load_model(job, folder, getattr(transformers, auto))
-        _check_reads_only(job, folder, model)
+        if model.config.is_encoder_decoder:
+            raise JobError(
+                f"model.path: {folder.named} is a {type(model).__name__}, which reads one text and writes another; the "
+                f"{job.model.uses} adapter takes models that only read"
+            )
         tokenizer = _tokenizer(folder, transformers.AutoTokenizer)
     # Models that read the last token look for the one before the padding, which is the tokenizer's.
     for config in (model.config, model.config.get_text_config()):
@@ -83,14 +87,6 @@ def speech_model(transformers: Any, folder: ModelFolder) -> Any:
     writers = transformers.models.auto.modeling_auto.MODEL_FOR_SPEECH_SEQ_2_SEQ_MAPPING_NAMES
     writes = folder.config["model_type"] in writers
     return transformers.AutoModelForSpeechSeq2Seq if writes else transformers.AutoModelForCTC
-
-
-def _check_reads_only(job: ModelJob, folder: ModelFolder, model: Any) -> None:
-    if model.config.is_encoder_decoder:
-        raise JobError(
-            f"model.path: {folder.named} is a {type(model).__name__}, which reads one text and writes another; the "
-            f"{job.model.uses} adapter takes models that only read"
-        )
 
 
 def _tokenizer(folder: ModelFolder, auto: Any) -> Any:
