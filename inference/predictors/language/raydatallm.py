@@ -189,7 +189,6 @@ class RayDataModel(VllmRequests):
         )
 
     def request(self, row: dict[str, Any]) -> Asked:
-        """As in `Requests`; the prompt is not made yet."""
         made = _called("preprocess", self._before, dict(row), PromptInvalid)
         if taken := next((name for name in _NOT_TAKEN if name in made), None):
             raise PromptInvalid(f"model.preprocess returned {taken!r}, which is not followed here")
@@ -197,7 +196,7 @@ class RayDataModel(VllmRequests):
         params = self._params(data)
         tokens = [] if self._config.tokenises else list(data.get("tokenized_prompt") or [])
         kept = {name: value for name, value in data.items() if name not in _PARAMS}
-        return Asked(kept, params, tokens=tokens)
+        return Asked(params, self._prompt(kept, bool(tokens)), tokens, kept)
 
     def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
         """What `postprocess` makes of the row."""
@@ -249,16 +248,16 @@ class RayDataModel(VllmRequests):
         except (TypeError, ValueError) as error:
             raise PromptInvalid(f"{key}: {error}") from None
 
-    def prompt(self, asked: Asked) -> str | Exception:
+    def _prompt(self, row: Mapping[str, Any], tokenised: bool) -> str:
         """The prompt for a row, made by the chat template where the configuration has one."""
         if not self._config.templates:
-            prompt: str = asked.row.get("prompt") or ""
-            if not prompt and not asked.tokens:
-                return PromptInvalid("the row has no 'prompt', or an empty one; model.preprocess returns it")
+            prompt: str = row.get("prompt") or ""
+            if not prompt and not tokenised:
+                raise PromptInvalid("the row has no 'prompt', or an empty one; model.preprocess returns it")
             return prompt
-        messages = asked.row.get("messages")
+        messages = row.get("messages")
         if not messages:
-            return PromptInvalid("the row has no 'messages', or none in them; model.preprocess returns them")
+            raise PromptInvalid("the row has no 'messages', or none in them; model.preprocess returns them")
         by_user = messages[-1].get("role") == "user"
         return self.text(
             messages, add_generation_prompt=by_user, continue_final_message=not by_user, **self._config.template

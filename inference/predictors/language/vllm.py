@@ -186,15 +186,9 @@ class VllmModel(VllmRequests):
         self._params = _params(options, self.engine.sampling)
 
     def request(self, row: dict[str, Any]) -> Asked:
-        """As in `Requests`; the prompt is not made yet."""
-        return Asked(
-            {"asked": self._prompt.messages(row) if self._api == CHAT else self._prompt.text(row)}, self._params
-        )
-
-    def prompt(self, asked: Asked) -> str | Exception:
-        """The prompt as the model reads it, with its own template."""
-        given = asked.row["asked"]
-        return given if isinstance(given, str) else self.text(given, add_generation_prompt=True)
+        if self._api == CHAT:
+            return Asked(self._params, self.text(self._prompt.messages(row), add_generation_prompt=True))
+        return Asked(self._params, self._prompt.text(row))
 
     def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
         return self._reader.row(answer)

@@ -15,10 +15,9 @@ import queue
 import threading
 import time
 import weakref
-from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache
 from importlib import import_module
 from itertools import count
@@ -148,7 +147,7 @@ class Engine:
         # are closed, then waited for, then what vLLM registered when it was imported runs.
         _wait_at_exit()
 
-        known = {field.name for field in fields(EngineArgs)}
+        known = {each.name for each in fields(EngineArgs)}
         if unknown := sorted(set(given) - known):
             raise JobError(f"model.engine.{unknown[0]}: vLLM's engine knows no such key{nearest(unknown[0], known)}")
         keys = {"disable_log_stats": True, **defaults, **given, "model": path}
@@ -269,17 +268,17 @@ def _settle(answered: Sequence[tuple[_Request, Any]]) -> None:
 class Asked:
     """A row that is asked."""
 
-    row: Mapping[str, Any]
-    """What the prompt is made of: the messages or the text as `asked`; of `ray.data.llm` the row after `preprocess`."""
-
     params: Params
     """vLLM's parameters for the row."""
 
-    prompt: str = ""
-    """The prompt as the model reads it; '' before it is made, or if only its tokens are known."""
+    prompt: str
+    """The prompt as the model reads it; '' if only its tokens are known."""
 
     tokens: Sequence[int] = ()
     """The tokens of the prompt; none before they are made."""
+
+    row: Mapping[str, Any] = field(default_factory=dict)
+    """Of `ray.data.llm` the row after `preprocess`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -323,15 +322,10 @@ class VllmRequests(Requests):
         self._tokenising = threading.Lock()
         super().__init__(job, most or self.engine.most + self.engine.most // 4, columns, key)
 
-    @abstractmethod
-    def prompt(self, asked: Asked) -> str | Exception:
-        """The prompt for a row, as the model reads it; or why there is none."""
-
     def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
         """As in `Requests`, with the tokens of each row's prompt."""
-        found = super().requests(rows)
         with self._tokenising:
-            found = [each if isinstance(each, Exception) else self._prompted(each) for each in found]
+            found = super().requests(rows)
             texts = {row: each.prompt for row, each in enumerate(found) if isinstance(each, Asked) and not each.tokens}
             made = self.tokens(list(texts.values()), special=self._special)
             for row, tokens in zip(texts, made, strict=True):
@@ -362,22 +356,20 @@ class VllmRequests(Requests):
             seconds=seconds,
         )
 
-    def text(self, messages: Messages, **keywords: Any) -> str | Exception:
-        """Messages as the model reads them, with its template; or why there is no such text. keywords: of
-        transformers' `apply_chat_template`.
+    def text(self, messages: Messages, **keywords: Any) -> str:
+        """Messages as the model reads them, with its template. keywords: of transformers' `apply_chat_template`.
+
+        Raises:
+            PromptInvalid: The template refuses them.
         """
         try:
             return str(self.tokenizer.apply_chat_template(messages, tokenize=False, **keywords))
-        except Exception as error:  # noqa: BLE001 (a template raises whatever it likes, and blames these messages)
-            return PromptInvalid(f"the model's chat template refuses the messages: {error}")
+        except Exception as error:  # a template raises whatever it likes, and blames these messages
+            raise PromptInvalid(f"the model's chat template refuses the messages: {error}") from error
 
     def tokens(self, texts: Sequence[str], *, special: bool) -> list[list[int]]:
         """The tokens of each text. special: with those that the tokenizer adds to a text."""
         return list(self.tokenizer(list(texts), add_special_tokens=special)["input_ids"]) if texts else []
-
-    def _prompted(self, asked: Asked) -> Asked | Exception:
-        prompt = self.prompt(asked)
-        return prompt if isinstance(prompt, Exception) else replace(asked, prompt=prompt)
 
     def _fitting(self, asked: Asked) -> Asked | PromptInvalid:
         longest = self.engine.length - (not self._pools)  # an answer has a token at least
