@@ -181,14 +181,12 @@ def fitting(name: str, value: Any, kind: pa.DataType, said: str) -> Any:
 
 
 def _held(one: pa.Array) -> Any:
-    """The only value of an array."""
     if isinstance(one.type, pa.FixedShapeTensorType):
         return np.reshape(one.storage[0].as_py(), one.type.shape).tolist()
     return one[0].as_py()
 
 
 def _shown(value: Any) -> str:
-    """The beginning of a value, for messages."""
     try:
         return repr(value)[:200]
     except RecursionError:
@@ -244,7 +242,6 @@ def _compiled(regex: str | None) -> re.Pattern[str] | None:
 
 
 def _check_probabilities(types: Mapping[str, pa.DataType], choices: Sequence[str]) -> None:
-    """Check the types of outputs that are probabilities."""
     for name, kind in types.items():
         if name == PROBABILITIES and not (is_list(kind) and getattr(kind, "list_size", -1) in {len(choices), -1}):
             raise JobError(f"model.outputs.{name}: has one number for each choice; write float32[{len(choices)}]")
@@ -261,7 +258,6 @@ def _check_known(name: str, kind: pa.DataType) -> None:
 
 
 def _check_properties(schema: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Check that each output is a property of the answer."""
     known = schema.get("properties", {})
     for name in names:
         if name not in known:

@@ -165,7 +165,6 @@ class Endpoint(Requests):
         self.at_end.append(self._client.close)
 
     def _body(self, options: Mapping[str, Any]) -> dict[str, Any]:
-        """What every request has."""
         fixed: dict[str, Any] = {"model": options["served_model"], **options.get("sampling", {})}
         if (schema := self.reader.schema) is not None:
             named = {"name": "answer", "schema": schema, "strict": True}

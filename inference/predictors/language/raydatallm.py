@@ -171,7 +171,6 @@ class RayDataModel(VllmRequests):
     """The processor as a `Predictor`."""
 
     def __init__(self, job: ModelJob, path: str) -> None:
-        """path: the model's folder."""
         found = {key: find(key, spec, folder_of(job.whole)) for key, spec in job.objects().items()}
         self._config = followed(found["model.config"])
         self._before = _made(found.get("model.preprocess"))
@@ -199,7 +198,6 @@ class RayDataModel(VllmRequests):
         return Asked(params, self._prompt(kept, bool(tokens)), tokens, kept)
 
     def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
-        """What `postprocess` makes of the row."""
         assert isinstance(answer, VllmAnswer)
         made = _called("postprocess", self._after, {**request.row, **self._given(request, answer)}, AnswerInvalid)
         if gone := next((name for name in self._types if name not in made), None):
@@ -231,7 +229,6 @@ class RayDataModel(VllmRequests):
         }
 
     def _params(self, data: Mapping[str, Any]) -> Any:
-        """vLLM's parameters for one row."""
         key = "pooling_params" if self._config.pools else "sampling_params"
         if key not in data and not self._config.pools:
             raise PromptInvalid("model.preprocess returned no 'sampling_params'")

@@ -209,7 +209,6 @@ class StreamingScorer(Scorer):
 
 
 def _usage_of(answer: Answer) -> Usage:
-    """What an answer took."""
     reason = answer.finish_reason
     return Usage(
         requests=1 + answer.retries,

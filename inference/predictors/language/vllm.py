@@ -162,7 +162,6 @@ class VllmModel(VllmRequests):
     """The model as a `Predictor`."""
 
     def __init__(self, job: ModelJob, path: str) -> None:
-        """path: the model's folder."""
         options = job.model.options
         self._api: str = options.get("api", CHAT)
         self._prompt, self._reader = prompt_of(job), Reader(job, probabilities=True)
@@ -219,7 +218,6 @@ class VllmModel(VllmRequests):
         )
 
     def _parted(self, names: Sequence[str]) -> Choices:
-        """The choices as tokens."""
         from vllm.sampling_params import MAX_LOGPROB_TOKEN_IDS
 
         self._named = tuple(names)

@@ -111,7 +111,6 @@ class Booster:
         return features.matrix(values, self.width, np.float32)
 
     def predict(self, prepared: Any) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
         return features.by_column(np.asarray(self.call(prepared)), self.outputs, "the model")
 
 

@@ -137,12 +137,10 @@ class Model:
         self._no_grad = import_module("torch").no_grad
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
-        """Convert the columns of a Table or batch to the model's inputs, in memory from which the device can copy."""
         found = fillings(self._inputs, columns_of(batch, "keras"))
         return [fill_tensor(filling, filling.input.dtype, self._place) for filling in found]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
-        """Call the model. Returns its outputs by name."""
         moved = [tensor.to(self._place, non_blocking=True) for tensor in prepared]
         given = self._keras.tree.pack_sequence_as(self._struct, moved)
         with self._no_grad(), self._keras.device(_named(self._place)):

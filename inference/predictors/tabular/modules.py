@@ -54,7 +54,6 @@ def load_program(job: ModelJob, path: str) -> Program:
 
 
 def _input(node: torch.fx.Node) -> Input:
-    """The input of a placeholder in the program."""
     value: Any = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or value.ndim == 0:
         raise JobError(f"model.path: input {node.name!r} of the program is not a tensor with a batch dimension")
@@ -95,12 +94,10 @@ class Program:
         self.device = str(device)
 
     def prepare(self, batch: Any) -> list[torch.Tensor]:
-        """Convert the columns of a Table or batch to the program's inputs, in memory from which the device can copy."""
         filled = fillings(self._inputs, columns_of(batch, "torch"))
         return [fill_tensor(each, each.input.dtype, self._place) for each in filled]
 
     def predict(self, prepared: list[torch.Tensor]) -> dict[str, Any]:
-        """Run the program. Returns its outputs by name."""
         tensors = [tensor.to(self._place, non_blocking=True) for tensor in prepared]
         # The program may take a dict of columns, keywords or plain tensors, as it was exported.
         arguments, keywords = tree_unflatten(tensors, self._spec)
@@ -238,7 +235,6 @@ class Module:
         self._module = module
 
     def prepare(self, batch: Any) -> dict[str, torch.Tensor]:
-        """Convert the columns of a Table or batch to the module's arguments, in memory from which devices can copy."""
         columns = columns_of(batch, "torch")
         names = self._names(list(columns))
         shapes = [column.shape[1:] for column in columns.values()]
@@ -250,7 +246,6 @@ class Module:
         return {each.input.name: fill_tensor(each, self._dtype(each), self._place) for each in filled}
 
     def predict(self, prepared: dict[str, torch.Tensor]) -> dict[str, Any]:
-        """Call the module. Returns its outputs by name."""
         given = {name: tensor.to(self._place, non_blocking=True) for name, tensor in prepared.items()}
         kind = self._place.type
         dtype = getattr(torch, self._autocast) if isinstance(self._autocast, str) else None

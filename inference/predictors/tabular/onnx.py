@@ -104,7 +104,6 @@ class Session:
         self.device = "cuda:0" if _CUDA in self._session.get_providers() else "cpu"
 
     def prepare(self, batch: Any) -> dict[str, Array]:
-        """Make the model's inputs by name."""
         held = features.named(batch)
         self._check_names(list(held))
         columns = {name: self._values(name, column) for name, column in held.items()}
@@ -112,7 +111,6 @@ class Session:
         return {filling.input.name: _tensor(filling) for filling in found}
 
     def predict(self, prepared: dict[str, Array]) -> dict[str, Any]:
-        """Run the model. Returns its outputs by name."""
         raw = self._session.run(self._fetched, prepared)
         if self._fetched == list(self._types):
             return dict(zip(self._types, raw, strict=True))

@@ -154,7 +154,6 @@ class _Estimator:
             features.of_classes(classes, self._outputs)  # outputs that do not fit are refused before a batch is scored
 
     def prepare(self, batch: Any) -> Any:
-        """Make the model's input: the features in the model's order."""
         held = features.named(batch)
         if self._names:
             return self._framed(batch, held)
@@ -177,7 +176,6 @@ class _Estimator:
         )
 
     def predict(self, prepared: Any) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
         raw = features.ordered(np.asarray(self._call(prepared)), self._classes, self._outputs)
         return features.by_column(raw, self._outputs, self._method)
 
@@ -226,7 +224,6 @@ def _filled(values: Array, missing: float | None) -> Any:
 
 
 def _method(job: ModelJob, model: Any) -> str:
-    """The method of the model to call."""
     from sklearn.base import is_classifier
 
     kind = type(model).__name__

@@ -128,7 +128,6 @@ class ImageClassifier(ImageModel):
         self._head = LabelHead(job, self.config)
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
         found = torch.empty((len(prepared), self._head.width))
 
         def keep(rows: list[int], raw: Any) -> None:
@@ -156,7 +155,6 @@ class Detector(ImageModel):
             raise JobError(f"model.path: the image processor of {folder.named} is not one for object-detection")
 
     def predict(self, prepared: list[Pixels]) -> dict[str, Any]:
-        """Call the model. Returns a list for each image by name."""
         made: dict[str, list[Any]] = {name: [[]] * len(prepared) for name in _FOUND}
 
         def keep(rows: list[int], raw: Any) -> None:
@@ -208,12 +206,10 @@ class Transcriber:
         self._turn = threading.Lock()  # the pipeline keeps count of its calls
 
     def prepare(self, batch: Any) -> list[Array]:
-        """The samples of each recording."""
         ((name, column),) = features.few(batch, "speech-recognition", "sound").items()
         return [_samples(name, value) for value in to_array(column)]
 
     def predict(self, prepared: list[Array]) -> list[str]:
-        """Call the model for each recording. Returns the texts."""
         with self._turn, torch.inference_mode():
             return [self._text(samples) for samples in prepared]
 

@@ -30,7 +30,6 @@ class Embedder(TextModel):
         self._width = int(self.config.hidden_size)
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
-        """Call the model. Returns the vectors."""
         vectors = self.run(prepared, self._width, self._vectors).numpy()
         return features.by_column(vectors, self._outputs, "the model")
 
@@ -72,7 +71,6 @@ class Classifier(TextModel):
         self._head = LabelHead(job, self.config)
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
         scores = self.run(prepared, self._head.width, lambda raw, _: self._head.scores(raw.logits))
         return self._head.of(scores.numpy())
 
@@ -99,7 +97,6 @@ class Entailment(TextModel):
         return self.tokenise([text for text, _ in pairs], [sentence for _, sentence in pairs])
 
     def predict(self, prepared: Tokens) -> dict[str, Any]:
-        """Call the model. Returns the declared outputs."""
         logits = self.run(prepared, self._width, lambda raw, _: raw.logits)
         logits = logits.reshape(len(logits) // len(self._sentences), len(self._sentences), self._width)
         if self._several:
@@ -152,12 +149,10 @@ class Tagger(TextModel):
         self._joins = job.model.options.get("aggregation", "simple") == "simple"
 
     def prepare(self, batch: Any) -> Any:
-        """Tokenise the texts. Returns them and their tokens."""
         (texts,) = text_columns(batch, self._uses)
         return texts, self.tokenise(texts)
 
     def predict(self, prepared: Any) -> dict[str, Any]:
-        """Call the model. Returns a list for each text by name."""
         texts, tokens = prepared
         found: list[list[tuple[int, float]]] = [[] for _ in texts]
 
