@@ -51,7 +51,8 @@ class Adapter:
     extra = ""
     """The extra of pip that installs them; empty if they come with Nightjar."""
     counted: tuple[tuple[str, ...], ...] = ()
-    """Distributions whose code scores without being in the model's file: the alternatives that bring each module."""
+    """Distributions whose code scores without being in the model's file, so that their versions are part of a result's
+    identity: the alternatives that bring each module."""
     options: tuple[Option, ...] | None = ()
     """The keys that `model.options` may have; None for any, where the user's code takes them."""
     reads_arrow = True

@@ -1,7 +1,6 @@
 """The adapters of boosted trees: LightGBM, XGBoost and CatBoost.
 
-A model is one file in the format of its library, and computes on the CPU. The file holds the trees, but not the code
-that walks them. So the version of the library is part of a result's identity.
+A model is one file in the format of its library, and computes on the CPU.
 """
 
 from __future__ import annotations

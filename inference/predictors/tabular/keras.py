@@ -1,8 +1,5 @@
 """`uses: keras`: a model that Keras saved, in its own archive (.keras) or in HDF5 (.h5), computed by Keras 3 on torch.
 A SavedModel, the folder that `model.export()` writes, is a graph that only TensorFlow computes, and is refused.
-
-The file has the layers and their weights, but not the code that computes with them. So the versions of Keras and torch
-are part of a result's identity.
 """
 
 from __future__ import annotations

@@ -1,8 +1,4 @@
-"""`uses: onnx`: an ONNX model, computed by onnxruntime, on the CPU or on a GPU.
-
-The file has the operations, and onnxruntime computes them in its own way. So its version is part of a result's
-identity.
-"""
+"""`uses: onnx`: an ONNX model, computed by onnxruntime, on the CPU or on a GPU."""
 
 from __future__ import annotations
 

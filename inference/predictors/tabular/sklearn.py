@@ -1,9 +1,8 @@
 """`uses: sklearn`: a scikit-learn model in a skops file, which names its types and holds no pickle; or, if the job
 trusts it, in a pickle or joblib file.
 
-Types that skops does not trust by default are loaded only if `model.options.trusted` names them. The file has the
-learnt values, but not the code that computes with them. So the versions of scikit-learn, and of the packages that
-`trusted` names, are part of a result's identity.
+Types that skops does not trust by default are loaded only if `model.options.trusted` names them. Their packages are
+`counted`, too.
 """
 
 from __future__ import annotations

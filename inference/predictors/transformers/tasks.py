@@ -1,7 +1,5 @@
-"""The tasks of Hugging Face models in a folder: texts, images and sound. Each task is one `TaskAdapter`.
-
-The folder has the weights, but not the code that computes with them, nor the code that reads texts, images or sound
-for the model. So the versions of those libraries are part of a result's identity. Code in the folder is never run.
+"""The tasks of Hugging Face models in a folder: texts, images and sound. Each task is one `TaskAdapter`. Code in the
+folder is never run.
 """
 
 from __future__ import annotations
@@ -39,7 +37,7 @@ class Rows:
     reads: Mapping[str, bool]
     """What the folder has beside the model: keywords of `look`."""
     counted: tuple[str, ...]
-    """The distributions whose versions are the fingerprint."""
+    """The distributions that are `counted`: what computes with the weights, and what reads rows for the model."""
     computes: str
     """The module of the predictors."""
     options: tuple[Option, ...]
