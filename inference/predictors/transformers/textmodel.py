@@ -12,10 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import torch
 
-from nightjar.inference.arrow_types import is_text
 from nightjar.inference.errors import JobError
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import Array, is_missing, to_array
@@ -78,18 +76,15 @@ def text_columns(batch: Any, uses: str, most: int = 1) -> list[list[str]]:
 
 
 def _texts(name: str, column: Any) -> list[str]:
-    arrow = isinstance(column, pa.Array | pa.ChunkedArray)
-    if arrow and is_text(column.type) and not column.null_count:
-        plain: list[str] = column.to_pylist()
-        return plain
     values: list[Any] = to_array(column).tolist()
     for value in values:
+        if isinstance(value, str):
+            continue
         if is_missing(value):
             raise ValueError(
                 f"feature {name!r} has a null, which is no text; to score it as one, write the text in a preprocess"
             )
-        if not isinstance(value, str):
-            raise TypeError(f"feature {name!r} holds {value!r}, which is no text")
+        raise TypeError(f"feature {name!r} holds {value!r}, which is no text")
     return values
 
 
