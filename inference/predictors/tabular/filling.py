@@ -68,7 +68,8 @@ class Filling:
 
 
 def fillings(inputs: Sequence[Input], columns: Mapping[str, Array]) -> list[Filling]:
-    """Distribute the columns: one input of shape (n, F) takes all of them; else each input takes one.
+    """Distribute the columns: one input of shape (n, F) takes all of them; else each input takes one, matched by name
+    if the names are the same.
 
     Raises:
         JobError: The columns never fit the inputs. Names `model.features`.

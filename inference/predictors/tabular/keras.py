@@ -117,11 +117,7 @@ def _first(error: BaseException) -> BaseException:
 
 
 class Model:
-    """A model as a `Predictor`. Several threads may call it at once.
-
-    A model with one input gets all features stacked to shape (n, F), or one feature in the input's shape. A model with
-    several inputs gets a feature for each, matched by name if the names are the same.
-    """
+    """A model as a `Predictor`. `fillings` says which features its inputs get."""
 
     def __init__(self, job: ModelJob, keras: Any, model: Any, device: torch.device) -> None:
         self.device = str(device)

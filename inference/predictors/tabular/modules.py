@@ -38,7 +38,7 @@ _MATRIX_OPS = {"aten.linear.default", "aten.mm.default", "aten.addmm.default"}
 
 
 def load_program(job: ModelJob, path: str) -> Program:
-    """Load the exported program onto the job's device. Sets torch's number of threads for the process."""
+    """Load the exported program onto the job's device."""
     device = device_of_job(job)
     try:
         exported = torch.export.load(path)
@@ -69,11 +69,7 @@ def _input(node: torch.fx.Node) -> Input:
 
 
 class Program:
-    """An exported program as a predictor: takes a table or batch of features, returns outputs by name.
-
-    A program with one input gets all features stacked to shape (n, F). A program with one input per feature gets each
-    as a tensor, matched by name if the names are the same. Several threads may call it at once.
-    """
+    """An exported program as a `Predictor`. `fillings` says which features its inputs get."""
 
     def __init__(
         self,
@@ -128,7 +124,7 @@ _NAMED = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONL
 
 
 def load_module(job: ModelJob, path: str) -> Module:
-    """Load the module onto the job's device, in the types that the job names. Sets torch's number of threads."""
+    """Load the module onto the job's device, in the types that the job names."""
     device, options = device_of_job(job), job.model.options
     module = _scripted(job, path) if kind_of(job) is SCRIPTED else _filled(job, path)
     module.eval()
@@ -216,11 +212,7 @@ def _place(tensor: torch.Tensor) -> tuple[int, torch.Size, tuple[int, ...]]:
 
 
 class Module:
-    """A module as a predictor. Several threads may call it at once.
-
-    A module with one argument gets all features stacked to shape (n, F), or one feature in its own shape. A module with
-    several arguments gets a feature for each, matched by name if the names are the same.
-    """
+    """A module as a `Predictor`. `fillings` says which features its arguments get."""
 
     def __init__(self, job: ModelJob, module: torch.nn.Module, device: torch.device) -> None:
         options = job.model.options
