@@ -127,8 +127,9 @@ class Reader:
             likely = {**each, PROBABILITIES: answer.probabilities}
             chosen = {name: likely[name] for name in self._types if name in likely}
             return chosen | known | self._fitting(dict.fromkeys(self._read, answer.text))
-        if self._regex is not None:
-            self._check_form(self._regex, answer)
+        if self._regex is not None and not self._regex.fullmatch(answer.text):
+            _check_whole(answer, "it had the form of model.regex")
+            raise AnswerInvalid(f"the answer has not the form of model.regex: {answer.text[:200]!r}")
         if self.schema is None:
             return known | self._fitting(dict.fromkeys(self._read, answer.text))
         found = self._parsed(answer)
@@ -138,11 +139,6 @@ class Reader:
 
     def _fitting(self, values: Mapping[str, Any]) -> dict[str, Any]:
         return {name: fitting(name, value, self._types[name], "the answer has") for name, value in values.items()}
-
-    def _check_form(self, regex: re.Pattern[str], answer: Answer) -> None:
-        if not regex.fullmatch(answer.text):
-            _check_whole(answer, "it had the form of model.regex")
-            raise AnswerInvalid(f"the answer has not the form of model.regex: {answer.text[:200]!r}")
 
     def _parsed(self, answer: Answer) -> Any:
         """The answer as JSON that follows the schema."""

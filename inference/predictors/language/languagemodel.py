@@ -8,7 +8,6 @@ import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import lru_cache
 from typing import Any, ClassVar
 from uuid import UUID
 
@@ -259,7 +258,6 @@ def _template(key: str, text: str) -> str:
     return text
 
 
-@lru_cache
 def _pieces(template: str) -> tuple[tuple[str, str], ...]:
     """The texts of a template, each with the name of the column that follows it, '' for none."""
     return tuple((before, name or "") for before, name, _, _ in string.Formatter().parse(template))

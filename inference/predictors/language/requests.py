@@ -113,7 +113,13 @@ class Requests(ABC):
 
     def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
         """What is asked for each row, or the exception of a row that cannot be asked for."""
-        return [self._request(row) for row in rows]
+        found: list[Any] = []
+        for row in rows:
+            try:
+                found.append(self.request(row))
+            except OutputInvalid as error:
+                found.append(error)
+        return found
 
     def order(self, prepared: Sequence[Any]) -> Sequence[int]:
         """The rows of a batch, in the order in which they are asked. What comes of them keeps its place."""
@@ -138,12 +144,6 @@ class Requests(ABC):
     def submit(self, prepared: list[Any]) -> Future[Answered]:
         """Begin a batch, and do not wait for it. Cancelling it cancels its requests."""
         return asyncio.run_coroutine_threadsafe(self._batch(prepared), self._loop)
-
-    def _request(self, row: dict[str, Any]) -> Any:
-        try:
-            return self.request(row)
-        except OutputInvalid as error:
-            return error
 
     async def _batch(self, prepared: Sequence[Any]) -> Answered:
         """All rows of a batch. The first error that is not about a row cancels the others."""
