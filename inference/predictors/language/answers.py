@@ -78,6 +78,9 @@ class Answer:
     retries: int = 0
     """Requests for the row before the one that was answered."""
 
+    output: Any = None
+    """What vLLM itself returned; None from an endpoint, and with `probabilities`."""
+
 
 class Reader:
     """Reads the job's outputs out of answers. schema: that each answer is to follow, as JSON Schema; None for none."""

@@ -141,9 +141,7 @@ class Endpoint(Requests):
     def __init__(self, job: ModelJob) -> None:
         options = job.model.options
         self.prompt, self.reader = prompt_of(job), Reader(job)
-        super().__init__(
-            job, options.get("requests_in_flight", IN_FLIGHT), self.prompt.columns, f"model.{self.prompt.key}"
-        )
+        super().__init__(job, options.get("requests_in_flight", IN_FLIGHT), self.prompt)
         self._api = options.get("api", CHAT)
         self._url = options["url"]
         self._key_env = options.get("key_env", KEY_ENV)

@@ -24,7 +24,7 @@ from nightjar.inference.predictors.adapter import Predictor
 from nightjar.inference.predictors.language.answers import Answer, fitting
 from nightjar.inference.predictors.language.languagemodel import check_rescored
 from nightjar.inference.predictors.language.vllm import OnVllm, check_code_trusted
-from nightjar.inference.predictors.language.vllmengine import Asked, VllmAnswer, VllmRequests, params_of
+from nightjar.inference.predictors.language.vllmengine import Asked, VllmRequests, params_of
 from nightjar.inference.predictors.user import makes_no_callable
 
 RAY_CONFIG = "vLLMEngineProcessorConfig"
@@ -198,7 +198,6 @@ class RayDataModel(VllmRequests):
         return Asked(params, self._prompt(kept, bool(tokens)), tokens, kept)
 
     def read(self, request: Asked, answer: Answer) -> dict[str, Any]:
-        assert isinstance(answer, VllmAnswer)
         made = _called("postprocess", self._after, {**request.row, **self._given(request, answer)}, AnswerInvalid)
         if gone := next((name for name in self._types if name not in made), None):
             raise AnswerInvalid(f"model.postprocess returned no {gone!r}, only {', '.join(made)}")
@@ -206,7 +205,7 @@ class RayDataModel(VllmRequests):
             name: fitting(name, made[name], kind, "model.postprocess returned") for name, kind in self._types.items()
         }
 
-    def _given(self, request: Asked, answer: VllmAnswer) -> dict[str, Any]:
+    def _given(self, request: Asked, answer: Answer) -> dict[str, Any]:
         """What the answer adds to the row, as in Ray."""
         vector = None if answer.vector is None else np.array(answer.vector, np.float32)
         said = None if answer.vector is not None else answer.output.outputs[0]

@@ -23,6 +23,7 @@ from nightjar.inference.errors import JobError, OutputInvalid
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
+from nightjar.inference.predictors.language.languagemodel import Prompt
 from nightjar.inference.predictors.scorer import Scorer, normalise
 from nightjar.inference.predictors.tabular import features
 from nightjar.inference.usage import NO_USAGE, Usage
@@ -62,13 +63,13 @@ class Requests(ABC):
     alive: Callable[[], None] | None = None
     """Called by `predict` when further rows of its batch are done."""
 
-    def __init__(self, job: ModelJob, most: int, columns: tuple[str, ...] = (), key: str = "") -> None:
-        """columns: that a row is asked with; none for all that the model gets. key: the job's, which names them."""
+    def __init__(self, job: ModelJob, most: int, prompt: Prompt | None = None) -> None:
+        """prompt: whose columns a row is asked with; None for all that the model gets."""
         self.most = most
         self.waiting = 0
         self.done = 0
         self._unclaimed = NO_USAGE
-        self._columns, self._key = columns, key
+        self._columns, self._key = (prompt.columns, prompt.key) if prompt else ((), "")
         self._outputs = tuple(job.model.outputs)
         self._slots = asyncio.Semaphore(most)  # in order: who came first is asked first
         self._loop = asyncio.new_event_loop()
@@ -106,7 +107,7 @@ class Requests(ABC):
         """A request for each row, or the exception of a row that has none."""
         held = features.named(batch)
         if gone := [name for name in self._columns if name not in held]:
-            raise JobError(f"{self._key}: {gone[0]!r} is not a column that the model gets: {', '.join(held)}")
+            raise JobError(f"model.{self._key}: {gone[0]!r} is not a column that the model gets: {', '.join(held)}")
         columns = {name: _values(held[name]) for name in self._columns or held}
         rows = len(next(iter(held.values())))
         return self.requests([{name: values[row] for name, values in columns.items()} for row in range(rows)])

@@ -173,8 +173,7 @@ class VllmModel(VllmRequests):
             special=self._api != CHAT,  # a template has them already
             most=options.get("requests_in_flight"),
             shorter="raise it in model.engine, or cut prompts in a preprocess",
-            columns=self._prompt.columns,
-            key=f"model.{self._prompt.key}",
+            prompt=self._prompt,
         )
         if self._api == CHAT and not self.tokenizer.chat_template:
             raise JobError(

@@ -28,7 +28,7 @@ from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.messages import nearest
 from nightjar.inference.predictors.adapter import is_memory, unloadable
 from nightjar.inference.predictors.language.answers import Answer
-from nightjar.inference.predictors.language.languagemodel import Messages
+from nightjar.inference.predictors.language.languagemodel import Messages, Prompt
 from nightjar.inference.predictors.language.requests import Requests
 
 Params = Any
@@ -281,13 +281,6 @@ class Asked:
     """Of `ray.data.llm` the row after `preprocess`."""
 
 
-@dataclass(frozen=True, slots=True)
-class VllmAnswer(Answer):
-    """An answer. output: vLLM's own."""
-
-    output: Any = None
-
-
 class VllmRequests(Requests):
     """Base of these predictors, whose requests are `Asked`."""
 
@@ -301,13 +294,12 @@ class VllmRequests(Requests):
         special: bool,
         most: int | None,
         shorter: str,
-        columns: tuple[str, ...] = (),
-        key: str = "",
+        prompt: Prompt | None = None,
     ) -> None:
         """path: the model's folder. given: of the job, for vLLM's engine. pools: whether it gives vectors, and no
         answers. special: whether the tokenizer adds its special tokens to a prompt. most: the requests that are
         underway at once; None for 5/4 of those that vLLM runs. shorter: what to do about a prompt that is too long.
-        columns, key: as `Requests`.
+        prompt: as `Requests`.
         """
         defaults: dict[str, Any] = {"tensor_parallel_size": max(1, int(job.resources.gpus))}
         if defaults["tensor_parallel_size"] > 1:
@@ -320,7 +312,7 @@ class VllmRequests(Requests):
         self.device = self.engine.device
         self.tokenizer = copy.deepcopy(self.engine.tokenizer())
         self._tokenising = threading.Lock()
-        super().__init__(job, most or self.engine.most + self.engine.most // 4, columns, key)
+        super().__init__(job, most or self.engine.most + self.engine.most // 4, prompt)
 
     def requests(self, rows: Sequence[dict[str, Any]]) -> list[Any]:
         """As in `Requests`, with the tokens of each row's prompt."""
@@ -344,9 +336,9 @@ class VllmRequests(Requests):
         seconds, prompt_tokens = time.monotonic() - sent, len(request.tokens)
         if self._pools:
             vector = found.outputs.data.tolist()
-            return VllmAnswer(prompt_tokens=prompt_tokens, vector=vector, output=found, seconds=seconds)
+            return Answer(prompt_tokens=prompt_tokens, vector=vector, output=found, seconds=seconds)
         (said,) = found.outputs
-        return VllmAnswer(
+        return Answer(
             text=said.text,
             finish_reason=said.finish_reason or "",
             prompt_tokens=prompt_tokens,
