@@ -29,11 +29,6 @@ from nightjar.inference.predictors.tabular import features
 
 _METHODS = ("predict", "predict_proba", "decision_function")
 _TRUSTED = "a list of types with their modules, as [sklearn.tree._tree.Tree]"
-_OPTIONS = (
-    choice("method", _METHODS, "what is called; a classifier must be told", "`predict`, except for a classifier"),
-    texts("trusted", "types that skops may load besides those that it trusts", "none", _TRUSTED),
-    BATCH_FORMAT,
-)
 _HOW = "write a skops file: skops.io.dump(model, 'model.skops')"
 
 
@@ -44,7 +39,11 @@ class Sklearn(Adapter):
     counted = (libraries[:1],)
     extra = "sklearn"
     cpu_only = True
-    options = _OPTIONS
+    options = (
+        choice("method", _METHODS, "what is called; a classifier must be told", "`predict`, except for a classifier"),
+        texts("trusted", "types that skops may load besides those that it trusts", "none", _TRUSTED),
+        BATCH_FORMAT,
+    )
 
     def fingerprint(self, job: ModelJob) -> Mapping[str, str]:
         tops = {name.partition(".")[0] for name in _trusted(job)} - {"sklearn"}

@@ -20,21 +20,6 @@ from nightjar.inference.predictors.user import factory_keywords
 
 _DTYPES = ("float32", "float16", "bfloat16")
 
-_OPTIONS = (
-    text(
-        "model",
-        "your function or class that makes the `torch.nn.Module`",
-        "none; required for weights",
-        SPEC,
-        '"module:name" of your function or class, as "net:build"',
-    ),
-    keywords("args", "its keyword arguments", "none", "a mapping of keywords, as {width: 2}"),
-    choice("dtype", _DTYPES, "weights, and inputs that are floats, are cast to it", "that of the weights"),
-    choice("autocast", (False, True, *_DTYPES[1:]), "computes under `torch.autocast`, in this type"),
-    BATCH_FORMAT,
-)
-"""All of them, none of which has a meaning for an exported program."""
-
 
 class Torch(OnTorch):
     """The `Adapter` of torch. Its predictors are in `modules`."""
@@ -42,7 +27,19 @@ class Torch(OnTorch):
     libraries = ("torch",)
     counted = (libraries,)
     extra = "torch"
-    options = _OPTIONS
+    options = (
+        text(
+            "model",
+            "your function or class that makes the `torch.nn.Module`",
+            "none; required for weights",
+            SPEC,
+            '"module:name" of your function or class, as "net:build"',
+        ),
+        keywords("args", "its keyword arguments", "none", "a mapping of keywords, as {width: 2}"),
+        choice("dtype", _DTYPES, "weights, and inputs that are floats, are cast to it", "that of the weights"),
+        choice("autocast", (False, True, *_DTYPES[1:]), "computes under `torch.autocast`, in this type"),
+        BATCH_FORMAT,
+    )
 
     def check_keys(self, job: ModelJob) -> None:
         kind, options = kind_of(job), job.model.options
