@@ -65,16 +65,6 @@ def _spans(encoding: Any) -> Array:
     return spans
 
 
-def text_columns(batch: Any, uses: str, most: int = 1) -> list[list[str]]:
-    """The columns of any kind of batch as texts: one, or at most two where texts are read as pairs.
-
-    Raises:
-        JobError: There are none, or more than `most`.
-        TypeError, ValueError: A row is no text.
-    """
-    return [_texts(name, column) for name, column in features.few(batch, uses, "text", most).items()]
-
-
 def _texts(name: str, column: Any) -> list[str]:
     values: list[Any] = to_array(column).tolist()
     for value in values:
@@ -166,7 +156,16 @@ class TextModel:
 
     def prepare(self, batch: Any) -> Any:
         """Tokenise the texts, or the pairs of texts."""
-        return self.tokenise(*text_columns(batch, self._uses, self.most))
+        return self.tokenise(*self.columns(batch))
+
+    def columns(self, batch: Any) -> list[list[str]]:
+        """The columns of any kind of batch as texts: one, or at most two where texts are read as pairs.
+
+        Raises:
+            JobError: There are none, or more than `most`.
+            TypeError, ValueError: A row is no text.
+        """
+        return [_texts(name, column) for name, column in features.few(batch, self._uses, "text", self.most).items()]
 
     def tokenise(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> Tokens:
         """Tokenise texts, or pairs of them.

@@ -16,7 +16,7 @@ from nightjar.inference.predictors.tabular import features
 from nightjar.inference.predictors.transformers.labels import LabelHead, LabelOutputs
 from nightjar.inference.predictors.transformers.modelfolder import ModelFolder, Recipe
 from nightjar.inference.predictors.transformers.tasks import TEMPLATE
-from nightjar.inference.predictors.transformers.textmodel import TextModel, Tokens, text_columns
+from nightjar.inference.predictors.transformers.textmodel import TextModel, Tokens
 
 
 class Embedder(TextModel):
@@ -92,7 +92,7 @@ class Entailment(TextModel):
 
     def prepare(self, batch: Any) -> Tokens:
         """Tokenise each text with the sentence of each label, all pairs of a text one after the other."""
-        (texts,) = text_columns(batch, self._uses)
+        (texts,) = self.columns(batch)
         pairs = [(text, sentence) for text in texts for sentence in self._sentences]
         return self.tokenise([text for text, _ in pairs], [sentence for _, sentence in pairs])
 
@@ -149,7 +149,7 @@ class Tagger(TextModel):
         self._joins = job.model.options.get("aggregation", "simple") == "simple"
 
     def prepare(self, batch: Any) -> Any:
-        (texts,) = text_columns(batch, self._uses)
+        (texts,) = self.columns(batch)
         return texts, self.tokenise(texts)
 
     def predict(self, prepared: Any) -> dict[str, Any]:
