@@ -70,11 +70,7 @@ class PassEnded(RunFailed):
 
 
 class ShardsFailed(RunFailed):
-    """Some shards have no result. `failed` of `total` shards are missing."""
-
-    def __init__(self, message: str, failed: int = 0, total: int = 0) -> None:
-        super().__init__(message, failed, total)
-        self.failed, self.total = failed, total
+    """Some shards have no result; the message says how many."""
 
 
 class QuarantineFull(RunFailed):

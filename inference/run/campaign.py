@@ -217,7 +217,7 @@ class Campaign:
     def _check_alike(self, failures: Iterable[Failed]) -> None:
         if not self._receipts:
             enough = LONG_ALIKE if self.progress.done_shards else ALIKE
-            self._failures.check_alike(failures, enough, len(self.plan))
+            self._failures.check_alike(failures, enough)
 
     def _check_budget(self) -> None:
         # Without a row count the budget is not known; then the gate decides when all rows have been read.

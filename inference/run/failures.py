@@ -99,14 +99,10 @@ class Failures:
         if not self.given_up:
             return
         shard, first = next(iter(self.given_up.items()))
-        found, lost = plan.shard(shard), len(self.given_up)
+        found = plan.shard(shard)
         assert found is not None
-        raise ShardsFailed(
-            f"{counted_of(lost, len(plan), 'shard')} no result; the first is {found.label} (shard {shard}): "
-            f"{first.why}",
-            lost,
-            len(plan),
-        )
+        lost = counted_of(len(self.given_up), len(plan), "shard")
+        raise ShardsFailed(f"{lost} no result; the first is {found.label} (shard {shard}): {first.why}")
 
     def firsts(self) -> Iterable[Failed]:
         """The first failure of each shard that did not die: one row may be to blame for a death."""
@@ -116,8 +112,8 @@ class Failures:
         """The failure for which each shard was given up, deaths among them."""
         return (given_up.failed for given_up in self.given_up.values())
 
-    def check_alike(self, failures: Iterable[Failed], enough: int, shards: int) -> None:
-        """End the run if its first `enough` failures are alike. shards: the number of shards in the plan.
+    def check_alike(self, failures: Iterable[Failed], enough: int) -> None:
+        """End the run if its first `enough` failures are alike.
 
         Raises:
             ShardsFailed: They are alike.
@@ -127,9 +123,7 @@ class Failures:
         if len(first) == enough and len({(failed.cause, failed.terminal) for failed in first}) == 1:
             raise ShardsFailed(
                 f"the first {len(first)} shards all failed alike, so the run stopped: "
-                f"{first[0].cause}: {first[0].message}",
-                len(first),
-                shards,
+                f"{first[0].cause}: {first[0].message}"
             )
 
 

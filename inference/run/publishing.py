@@ -76,7 +76,7 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
             return replace(verdict_of(request, writer.state.question.published, writer.epoch), took=watch.claim())
         table = outcomes.outcomes(made, writer.ledger, writer.state)
         if absent := outcomes.missing(table):
-            raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result", absent, len(made))
+            raise ShardsFailed(f"{counted_of(absent, len(made), 'shard')} no result")
         storage, job = request.storage, request.job
         audited = _last(auditing.audited(engine, storage, uri, job, table), writer, Audited())
         _check_cover(request, made, discovery, audited, _revoke(writer, table, audited))

@@ -67,7 +67,6 @@ def test_truncated_and_mistyped_files_cost_themselves(lake: Lake) -> None:
 
     with pytest.raises(ShardsFailed) as caught:
         lake.run(date=NIGHT)
-    assert (caught.value.failed, caught.value.total) == (5, 15)
     assert re.match(r"5 of 15 shards have no result; the first is part-02\.parquet .*not a readable", str(caught.value))
     assert failures(lake) == {
         "part-02.parquet": {"InputCorrupt"},
@@ -126,5 +125,5 @@ def test_files_of_another_shape_that_come_first_stop_nobody(lake: Lake) -> None:
         drop_column(lake.folder / "data" / f"part-{index:02d}.parquet")
     with pytest.raises(ShardsFailed) as caught:
         lake.run(date=NIGHT)
-    assert (caught.value.failed, caught.value.total) == (9, 24)
+    assert str(caught.value).startswith("9 of 24 shards have no result; ")
     assert committed_rows(lake) == 15000

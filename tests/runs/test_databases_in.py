@@ -71,7 +71,7 @@ def test_a_night_over_postgres_scores_again_what_changed_and_writes_no_password(
     server.run("UPDATE sales SET x = -1 WHERE id = 7;")
     with pytest.raises(ShardsFailed, match=r"#0000:id=\[null,500\]: rows changed since it was planned") as caught:
         run.score(request, found)
-    assert (caught.value.failed, caught.value.total) == (1, 4)
+    assert str(caught.value).startswith("1 of 4 shards has no result; ")
     ran = lake.run()
     assert ran.scored.progress.reused_shards == 3
     seen = lake.published()

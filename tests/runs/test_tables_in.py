@@ -96,7 +96,7 @@ def test_a_table_vacuumed_under_the_run_costs_the_shards_of_its_files_and_the_ne
     DeltaTable(tabled.folder / "data").vacuum(retention_hours=0, dry_run=False, enforce_retention_duration=False)
     with pytest.raises(ShardsFailed, match=r"deleted since it was planned, though snapshot 3 of the table") as caught:
         run.score(request, found)
-    assert (caught.value.failed, caught.value.total) == (1, 4)
+    assert str(caught.value).startswith("1 of 4 shards has no result; ")
     ran = tabled.run()
     assert ran.scored.progress.reused_shards == 3
     assert sorted(tabled.published()["id"]) == list(range(10, 2000))

@@ -87,7 +87,7 @@ def test_a_schema_that_changed_from_the_middle_on_ends_that_shard_by_the_budget(
     )
     with pytest.raises(ShardsFailed, match=said) as failed:
         lake.run(engine=LOCAL)
-    assert failed.value.failed == 1
+    assert str(failed.value).startswith("1 of 4 shards has no result; ")
 
 
 def spoilt(lake: Lake, rows: range) -> ShardWorker:

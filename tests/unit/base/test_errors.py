@@ -73,7 +73,7 @@ def test_the_tree_shows_every_class_below_its_base_with_its_exit_code_and_marks_
         (Missing("out: no such object"), False),
         (StorageError("out: the disk is full"), False),
         (RunFailed("model.bin changed while the run went on"), False),
-        (ShardsFailed("2 of 8 shards have no result", 2, 8), False),
+        (ShardsFailed("2 of 8 shards have no result"), False),
         (GateFailed("too few rows"), False),
         (AuditFailed("a part is damaged", 1), False),
         (JobError("input.uri: no such folder"), False),

@@ -116,10 +116,10 @@ def test_what_has_had_its_attempts_is_given_up() -> None:
 def test_first_failures_that_are_all_alike_end_the_run() -> None:
     of = plan(*[5] * 20)
     found = failures(of, *(failed(f"s{index}") for index in range(ALIKE - 1)))
-    found.check_alike(found.firsts(), ALIKE, len(of))
+    found.check_alike(found.firsts(), ALIKE)
     found.add(failed("s19"))
     with pytest.raises(ShardsFailed, match=r"the first 8 shards all failed alike, so the run stopped: ValueError: no"):
-        found.check_alike(found.firsts(), ALIKE, len(of))
+        found.check_alike(found.firsts(), ALIKE)
 
 
 @pytest.mark.parametrize(
@@ -135,4 +135,4 @@ def test_first_failures_that_are_all_alike_end_the_run() -> None:
 def test_what_says_nothing_of_the_other_shards_ends_no_run(rows: int, said: list[Failed]) -> None:
     of = plan(*[rows] * ALIKE)
     found = failures(of, *said)
-    found.check_alike(found.firsts(), ALIKE, len(of))
+    found.check_alike(found.firsts(), ALIKE)

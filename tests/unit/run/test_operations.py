@@ -315,7 +315,7 @@ class Steps:
             assert one is not None
             campaign.plan = Plan.of([one])
             whole(campaign)
-            raise ShardsFailed("the rest is left", 1, 1)
+            raise ShardsFailed("the rest is left")
 
         with patch.object(Campaign, "run", score_one), pytest.raises(ShardsFailed):
             run.score(request, run.discover(request))
