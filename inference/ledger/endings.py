@@ -84,14 +84,13 @@ def of_error(error: BaseException, step: str, *, publish: bool = True, engine: s
     """How an error ended a run; None if another writer continues the run."""
     if isinstance(error, Held):
         return None
-    if isinstance(error, Interrupted):
-        return Ended(STOPPED, step, utc(), type(error).__name__, str(error), (), publish, engine)
     if not isinstance(error, Exception):
-        return Ended(STOPPED, step, utc(), Interrupted.__name__, str(stopped_by(error)), (), publish, engine)
-    asks = isinstance(error, Unanswered)
+        error = stopped_by(error)
     gates = error.gates if isinstance(error, GateFailed) else ()
-    failed = tuple(failed_gate(gate) for gate in gates if gate.verdict == ("ask" if asks else "block"))
-    outcome = REJECTED if isinstance(error, JobError) else ASKS if asks else FAILED
+    wanted = "ask" if isinstance(error, Unanswered) else "block"
+    failed = tuple(failed_gate(gate) for gate in gates if gate.verdict == wanted)
+    outcomes = {Interrupted: STOPPED, JobError: REJECTED, Unanswered: ASKS}
+    outcome = next((outcome for kind, outcome in outcomes.items() if isinstance(error, kind)), FAILED)
     return Ended(outcome, step, utc(), type(error).__name__, clip(str(error)), failed, publish, engine)
 
 
