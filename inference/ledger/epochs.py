@@ -154,15 +154,9 @@ def check_free(
     Raises:
         Held: Another writer is alive; the message says who.
     """
-    holder = state.holder
-    if holder is None or _may_succeed(holder, writer):
-        return
-    if shows_life(ledger, state, lease_s, clock, sleep):
+    succeeds = state.holder is not None and writer.flow_run and state.holder.flow_run == writer.flow_run
+    if not succeeds and shows_life(ledger, state, lease_s, clock, sleep):
         raise Held(_held(state))
-
-
-def _may_succeed(holder: Holder, me: Holder) -> bool:
-    return is_dead(holder) or (bool(me.flow_run) and holder.flow_run == me.flow_run)
 
 
 def shows_life(
