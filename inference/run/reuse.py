@@ -54,43 +54,38 @@ class EarlierNights:
 
     def __init__(self, request: RunRequest) -> None:
         self._request = request
-        self._found: list[tuple[str, Manifest]] = []
+        self._read: dict[str, Manifest | None] = {}
         self.unread: list[str] = []
         """A sentence for each night that cannot be read, and so is no source."""
 
     def manifests(self) -> Iterator[tuple[str, Manifest]]:
         """Run and manifest of each, the newest first."""
-        yield from self._found
-        for run, entry in self._left:
-            try:
-                self._found.append((run, read_manifest(self._request.storage, self._request.output, entry)))
-                yield self._found[-1]
-            except (Damaged, JobError, Missing) as error:
-                self.unread.append(f"nothing of the night {run} can be reused: {error}")
+        dates = sorted(((entry.date, run) for run, entry in self._shown.items()), reverse=True)
+        nights = [run for date, run in dates if date < self._request.date]
+        for run in nights[:_NIGHTS]:
+            if (manifest := self._manifest(run)) is not None:
+                yield run, manifest
 
     @cached_property
     def _shown(self) -> dict[str, Published]:
         return publish.newest(self._request.storage, self._request.output).runs
 
-    @cached_property
-    def _left(self) -> Iterator[tuple[str, Published]]:
-        """Those of which nobody has asked for the manifest yet."""
-        dates = sorted(((entry.date, run) for run, entry in self._shown.items()), reverse=True)
-        nights = [(run, self._shown[run]) for date, run in dates if date < self._request.date]
-        return iter(nights[:_NIGHTS])
-
-    @cached_property
-    def _own(self) -> tuple[tuple[str, Manifest], ...]:
-        """This run and the manifest of its revision that readers see, if there is one that can be read."""
-        run = self._request.run_id
-        with suppress(Damaged, JobError, Missing):
-            if run in self._shown:
-                return ((run, read_manifest(self._request.storage, self._request.output, self._shown[run])),)
-        return ()
+    def _manifest(self, run: str) -> Manifest | None:
+        """The manifest of a run that readers see; None if it cannot be read, which is said of an earlier night."""
+        if run not in self._read:
+            try:
+                self._read[run] = read_manifest(self._request.storage, self._request.output, self._shown[run])
+            except (Damaged, JobError, Missing) as error:
+                self._read[run] = None
+                if run != self._request.run_id:
+                    self.unread.append(f"nothing of the night {run} can be reused: {error}")
+        return self._read[run]
 
     def after_own(self) -> Iterator[tuple[str, Manifest]]:
         """This run, as readers see it, and then as `manifests`."""
-        yield from self._own
+        run = self._request.run_id
+        if run in self._shown and (manifest := self._manifest(run)) is not None:
+            yield run, manifest
         yield from self.manifests()
 
     def remarks(self, name: str) -> Remarks:
