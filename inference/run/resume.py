@@ -237,8 +237,11 @@ def needs_cluster(request: RunRequest, discovery: Discovery, *, there: bool) -> 
     where they were to be taken over. there: whether a cluster is there already. Else it would have to start, and this
     process rather does a small audit itself.
     """
-    if was_published(request) and _nothing_to_score(request, discovery):
-        return False
+    if was_published(request):
+        newest = revs.newest_revision(request.storage, request.run_uri)
+        fingerprint = identity_of(request, discovery.schema).fingerprint
+        if newest is not None and newest.sealed and is_complete(request, discovery, newest, fingerprint):
+            return False
     if there or request.fresh or not may_be_idle(request.job):
         return True
     try:
@@ -250,14 +253,6 @@ def needs_cluster(request: RunRequest, discovery: Discovery, *, there: bool) -> 
         return not all(map(is_small, parts))
     except NightjarError:
         return True  # the step that meets the error again knows whether the run can go on
-
-
-def _nothing_to_score(request: RunRequest, discovery: Discovery) -> bool:
-    """Whether `score` would find everything done: the newest revision is published, and what this run would make."""
-    newest = revs.newest_revision(request.storage, request.run_uri)
-    if newest is None or not newest.sealed:
-        return False
-    return is_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint)
 
 
 def is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
