@@ -124,17 +124,12 @@ def _answer(request: RunRequest, key: str, spec: str, night: NightEvidence) -> J
     except WorkLost as lost:
         failed = lost.how
     except JobError as error:
-        return str(error)
+        return clip(str(error))
     return f"{key}: {spec} {failed}"
 
 
 def _ask(request: RunRequest, key: str, spec: str, night: NightEvidence) -> Iterator[Judgement | str]:
-    job = enter(request)
-    try:
-        function = find(key, spec, aside_folder(request, job))
-    except JobError as error:
-        yield clip(str(error))
-        return
+    function = find(key, spec, aside_folder(request, enter(request)))
     try:
         said = function(night)
     except BaseException as error:  # noqa: BLE001 (also sys.exit and Ctrl-C of the function's own)
