@@ -78,32 +78,28 @@ def not_told_apart(one: str, other: str) -> str:
     return f"{one!r} and {other!r} differ in case only, and DuckDB, Spark and Delta Lake would take them for one column"
 
 
+_VIEWS = {pa.ListViewType: pa.list_view, pa.LargeListViewType: pa.large_list_view}
+_LISTS = {pa.ListType: pa.list_, pa.LargeListType: pa.large_list, **_VIEWS}
+"""The list types of any length, and what makes one of them from the type of its values."""
+
+
 def is_list(kind: pa.DataType) -> bool:
     """Whether the type is one of Arrow's list types."""
-    lists = (is_.is_list, is_.is_large_list, is_.is_fixed_size_list, is_.is_list_view, is_.is_large_list_view)
-    return any(of_kind(kind) for of_kind in lists)
+    return isinstance(kind, (pa.FixedSizeListType, *_LISTS))
 
 
 def holds_list_view(kind: pa.DataType) -> bool:
     """Whether the type is a list view, or a list of some: Arrow 26 casts them to lists of other values, or ends the
     process.
     """
-    return is_list(kind) and (
-        is_.is_list_view(kind) or is_.is_large_list_view(kind) or holds_list_view(kind.value_type)
-    )
+    return is_list(kind) and (isinstance(kind, tuple(_VIEWS)) or holds_list_view(kind.value_type))
 
 
 def list_of(kind: pa.DataType, value: pa.Field) -> pa.DataType:
     """A list type of the same kind, of other values."""
-    if is_.is_fixed_size_list(kind):
+    if isinstance(kind, pa.FixedSizeListType):
         return pa.list_(value, kind.list_size)
-    kinds = {
-        is_.is_large_list: pa.large_list,
-        is_.is_list_view: pa.list_view,
-        is_.is_large_list_view: pa.large_list_view,
-    }
-    made = next((make for of_kind, make in kinds.items() if of_kind(kind)), pa.list_)
-    return made(value)
+    return _LISTS[type(kind)](value)
 
 
 def is_text(kind: pa.DataType) -> bool:
