@@ -227,24 +227,21 @@ def _verified(path: Path, file: File, cache: Path) -> Stamp | None:
         stamp = _stamp(path)
     except FileNotFoundError:
         return None
-    if not _mark(path, stamp, file, cache).exists():
+    mark = _mark(path, stamp, file, cache)
+    if not mark.exists():
         with path.open("rb") as content:
             right = hashlib.file_digest(content, "sha256").hexdigest() == file.sha256
         if not right or _stamp(path) != stamp:
             return None
-        _remember(path, stamp, file, cache)
+        mark.touch()
     return stamp
 
 
-def _remember(path: Path, stamp: Stamp, file: File, cache: Path) -> None:
-    """Remember that the content is right, so that no process of this node reads the file again to check it."""
-    mark = _mark(path, stamp, file, cache)
-    mark.parent.mkdir(parents=True, exist_ok=True)
-    mark.touch()
-
-
 def _mark(path: Path, stamp: Stamp, file: File, cache: Path) -> Path:
-    return cache / "verified" / hashlib.sha256(repr((str(path), stamp, file.sha256)).encode()).hexdigest()
+    """The file that exists if this content is right, so that no process of this node reads it again to check it."""
+    verified = cache / "verified"
+    verified.mkdir(exist_ok=True)
+    return verified / hashlib.sha256(repr((str(path), stamp, file.sha256)).encode()).hexdigest()
 
 
 def _fetch(key: str, storage: Storage, file: File, path: Path, cache: Path) -> Stamp:
@@ -257,7 +254,7 @@ def _fetch(key: str, storage: Storage, file: File, path: Path, cache: Path) -> S
             raise _changed(key, file)
         partial.replace(path)
         stamp = _stamp(path)
-        _remember(path, stamp, file, cache)
+        _mark(path, stamp, file, cache).touch()
         return stamp
     except Missing as error:
         raise _changed(key, file) from error
