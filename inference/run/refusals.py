@@ -152,11 +152,7 @@ def _check_declared(job: Job, schema: pa.Schema, uris: Sequence[str]) -> None:
 
 
 def _check_carried(job: Job, names: Sequence[str]) -> None:
-    """Check that the input has the columns to carry, and that none of them is a column of the output already.
-
-    Raises:
-        JobError: It does not. Names the key.
-    """
+    """Check that the input has the columns to carry, and that none of them is a column of the output already."""
     for entry in job.carry:
         if entry not in names and not any(fnmatchcase(name, entry) for name in names):
             what = (
@@ -172,11 +168,7 @@ def _check_carried(job: Job, names: Sequence[str]) -> None:
 
 
 def _check_profiled(job: Job, names: Sequence[str]) -> None:
-    """Check that there are the columns to profile. names: all columns of the input.
-
-    Raises:
-        JobError: One is not there. Names the key.
-    """
+    """Check that there are the columns to profile. names: all columns of the input."""
     known = {*job.output_types(), *names}
     asked = {} if isinstance(job.profile.columns, str) else {"profile": job.profile.columns}
     asked |= {f"{key}.drift": check.columns for key, check in job.checks_of(DriftCheck).items()}
