@@ -44,7 +44,6 @@ def look_first(request: RunRequest, ray: str | None) -> bool:
         JobError: One of them must be changed.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.input.plan import BEGINNING, discover
     from nightjar.inference.run.refusals import check_labels, check_request, check_without_input
     from nightjar.inference.run.user_code import Inspection
     from nightjar.inference.run.waiting import awaited
@@ -54,13 +53,12 @@ def look_first(request: RunRequest, ray: str | None) -> bool:
     if waits:
         check_without_input(request)
     else:
-        beginning = discover(request.storage, request.job, BEGINNING)
-        schema = check_request(request, beginning)
+        beginning = check_request(request)
     with Inspection(
         request, silent=True
     ) as inspection:  # the workers import the code again, so what it prints is in the run's logs
         if not waits:
-            check_labels(request.storage, request.job, schema, beginning.pieces(PLACES), all_alike=True)
+            check_labels(request.storage, request.job, beginning.schema, beginning.pieces(PLACES), all_alike=True)
         from nightjar.flows import launch  # noqa: F401 (it is needed next, and its import takes seconds)
         from nightjar.flows.cluster import named
 

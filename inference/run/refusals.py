@@ -44,10 +44,8 @@ LABEL_ROWS = 4096
 """The labels that are checked at each place; this needs no model."""
 
 
-def check_request(request: RunRequest, beginning: Discovery | None = None) -> pa.Schema:
-    """Check what can be checked without looking into every file. Returns the input's columns.
-
-    beginning: the first files of the input, if the caller needs more of them.
+def check_request(request: RunRequest) -> Discovery:
+    """Check what can be checked without looking into every file. Returns the first files of the input.
 
     Raises:
         JobError: as `check_without_input`; or the input is empty, a column is missing or clashes, or a table cannot
@@ -55,10 +53,10 @@ def check_request(request: RunRequest, beginning: Discovery | None = None) -> pa
     """
     check_without_input(request)
     job = request.job
-    beginning = beginning or discover(request.storage, job, BEGINNING)
+    beginning = discover(request.storage, job, BEGINNING)
     check_columns(job, beginning.schema, beginning.files["uri"].to_pylist())
     targets.check(request.storage, job, beginning.schema, request.date)
-    return beginning.schema
+    return beginning
 
 
 def check_without_input(request: RunRequest) -> None:
