@@ -33,16 +33,6 @@ class TokenRates:
     the wait at the endpoint, divided by the answer's tokens; the mean over all tokens."""
 
 
-def token_rates(usage: Usage, seconds: float) -> TokenRates:
-    """The rates of what was asked in so many seconds."""
-    return TokenRates(
-        _share(usage.prompts, seconds),
-        _share(usage.prompt_tokens, seconds),
-        _share(usage.output_tokens, seconds),
-        _share(usage.answering_ms, usage.output_tokens),
-    )
-
-
 def _share(of: float, whole: float) -> float:
     return of / whole if whole > 0 else 0.0
 
@@ -222,7 +212,13 @@ class Progress:
     @property
     def token_rates(self) -> TokenRates:
         """How fast a language model was asked by this command, in steady state."""
-        return token_rates(self.usage.since(self.usage_before), self.steady_s)
+        usage, seconds = self.usage.since(self.usage_before), self.steady_s
+        return TokenRates(
+            _share(usage.prompts, seconds),
+            _share(usage.prompt_tokens, seconds),
+            _share(usage.output_tokens, seconds),
+            _share(usage.answering_ms, usage.output_tokens),
+        )
 
     def remaining_s(self, now: float | None = None) -> float | None:
         """Seconds until every row is scored at the present speed; None while unknown.
