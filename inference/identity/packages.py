@@ -131,11 +131,6 @@ def modules_of(distribution: metadata.Distribution) -> set[str]:
     return {name for top in tops if "." not in (name := inspect.getmodulename(top) or top)}
 
 
-def owners_of(module: str) -> set[str]:
-    """The distributions that have a top-level module."""
-    return {each.name for each in metadata.distributions() if module in modules_of(each)}
-
-
 def _roots(top: str, outside: str) -> list[Path]:
     """The folders of a package, or the file of a module; none if there is no such package."""
     spec: ModuleSpec | None = None
@@ -147,8 +142,9 @@ def _roots(top: str, outside: str) -> list[Path]:
 
 def _owners(top: str, roots: list[Path]) -> set[str]:
     """The distributions whose versions tell what is in a package; none if it is worked on where it lies."""
-    installed = all(any(part in str(root) for part in INSTALLED) for root in roots)
-    return owners_of(top) if installed else set()
+    if not all(any(part in str(root) for part in INSTALLED) for root in roots):
+        return set()
+    return {each.name for each in metadata.distributions() if top in modules_of(each)}
 
 
 def _hash(files: Iterable[tuple[str, Path]]) -> str:
