@@ -143,14 +143,11 @@ def explained(error: NightjarError, cause: BaseException, live: str, copy: str) 
     if isinstance(error, JobError):
         for name in _missing(cause, copy):
             if Path(live, name).exists():
-                return JobError(f"{error}. {beside_the_job(name)}")
+                key = ", because it may hold a key or a password" if KEYS.match_file(name) else ""
+                return JobError(
+                    f"{error}. {name} lies beside the job and is not part of what scores{key}; add it to model.code"
+                )
     return error
-
-
-def beside_the_job(name: str) -> str:
-    """The sentence about a file of the job's folder that is not in the copy."""
-    key = ", because it may hold a key or a password" if KEYS.match_file(name) else ""
-    return f"{name} lies beside the job and is not part of what scores{key}; add it to model.code"
 
 
 def _missing(cause: BaseException, copy: str) -> Iterator[str]:
@@ -282,7 +279,8 @@ class _Search:
                 continue
             for place in (os.path.normpath(base / each), *self._matching(base, each)):
                 if place.startswith(f"{self.folder}/") and Path(place) not in bases:
-                    for path in self.below(Path(place)) if _is_folder(place) else [Path(place)]:
+                    folder = os.path.isdir(place)  # noqa: PTH112 (for each text)
+                    for path in self.below(Path(place)) if folder else [Path(place)]:
                         self._add(path, why)
 
     def _matching(self, base: Path, pattern: str) -> list[str]:
@@ -427,10 +425,6 @@ def texts_of(value: Any) -> Iterator[str]:
     elif isinstance(value, Mapping | list | tuple):
         for each in value.values() if isinstance(value, Mapping) else value:
             yield from texts_of(each)
-
-
-def _is_folder(path: str) -> bool:
-    return os.path.isdir(path)  # noqa: PTH112 (for each text)
 
 
 def _size(path: str) -> int:
