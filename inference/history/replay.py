@@ -201,7 +201,8 @@ def _as_then(request: RunRequest, revision: revs.Revision, live: bool) -> tuple[
     if kept is not None:
         with suppress(Missing):
             code, *models = (
-                read_kept(request.storage, request.output, digest) for digest in (kept.code_digest, *kept.model_digests)
+                read_kept(request.storage, request.output, digest)
+                for digest in (kept.code_digest, *kept.models.values())
             )
             return replace(request, scoring=_at_hand(request, ScoringSet(code, tuple(models), kept.packages))), ""
     now = replace(request, scoring=fix(request.storage, request.job))

@@ -287,7 +287,7 @@ def _unused_snapshots(storage: Storage, output: str, since: str, gone: Collectio
             if not found and begun(storage, uri).at > since:
                 return []
         for each in found:
-            for digest in (each.code_digest, *each.model_digests):
+            for digest in (each.code_digest, *each.models.values()):
                 kept.pop(digest, None)
         if not kept:
             return []

@@ -93,15 +93,10 @@ class Identity:
     """The version or content of each installed package that counts, by name."""
 
     models: dict[str, str]
-    """The digest of each model, by name; one that is alone has the name ''."""
+    """The digest of each model, by name, in the job's order; one that is alone has the name ''."""
 
     code_digest: str
     """The digest of the snapshot of the code; '' without code."""
-
-    @property
-    def model_digests(self) -> tuple[str, ...]:
-        """The digest of each model, in the job's order."""
-        return tuple(self.models.values())
 
     @property
     def model_digest(self) -> str:
