@@ -11,19 +11,22 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from nightjar.flows.finished_run import Launched
 from nightjar.flows.notifying import request_to_begin
+from nightjar.flows.pages import reportfiles, standing
+from nightjar.flows.pages.advice import check_tables
+from nightjar.flows.pages.ending import run_result
+from nightjar.flows.reports import DecisionMade, Night, RunResult, RunStatus
 from nightjar.flows.starting import launched
 from nightjar.inference.engine import RAY
+from nightjar.inference.history import comparison
+from nightjar.inference.history.evaluation import evaluate_late
+from nightjar.inference.job.checks import BASELINE
+from nightjar.inference.output import nights
 from nightjar.inference.run.request import make_request
-
-if TYPE_CHECKING:
-    from nightjar.flows.finished_run import Launched
-    from nightjar.flows.reports import DecisionMade, Night, RunResult, RunStatus
-    from nightjar.inference.history.comparison import RunsCompared
-    from nightjar.inference.output.nights import Files
-    from nightjar.inference.validation.evaluations import LateEvaluation
+from nightjar.inference.validation.evaluations import LateEvaluation
 
 Date = str | dt.date
 
@@ -56,9 +59,6 @@ def run(
         TablesBehind: it is published, but a table of the job does not show it.
         Interrupted: a person or a signal stopped it.
     """
-    from nightjar.flows.pages.advice import check_tables
-    from nightjar.flows.pages.ending import run_result
-
     done = _silently(
         job, ray, date=_date(date), run_id=run_id, limit=limit, fresh=fresh, publish=publish, engine=engine
     )
@@ -79,9 +79,6 @@ def baseline(
     inputs: the training set: files, folders or patterns. date: its logical date; default: today in the job's time
     zone. The rest is as in `run`. Repeat the call to continue it, or to replace it.
     """
-    from nightjar.flows.pages.ending import run_result
-    from nightjar.inference.job.checks import BASELINE
-
     given = {"date": _date(date), "run_id": BASELINE, "publish": False, "engine": engine, "inputs": _listed(inputs)}
     return run_result(_silently(job, ray, **given))
 
@@ -103,12 +100,12 @@ def backfill(
         ClusterError: The Ray cluster cannot be reached, or cannot do what the job asks.
         TablesBehind: nights are published that a table of the job does not show.
     """
-    from nightjar.flows.backfilling import check_night_tables, nights
+    from nightjar.flows import backfilling
     from nightjar.flows.prefect_api.server import as_found
 
     with as_found():
-        found = nights(job, str(first), str(last), ray, engine, lambda _: None)
-    check_night_tables(job, found)
+        found = backfilling.nights(job, str(first), str(last), ray, engine, lambda _: None)
+    backfilling.check_night_tables(job, found)
     return found
 
 
@@ -119,12 +116,10 @@ def status(job: str | Path, *, date: Date | None = None, run_id: str | None = No
         JobError: The job file, date or name is wrong.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages.standing import status
-
-    return status(make_request(job, date=_date(date), run_id=run_id))
+    return standing.status(make_request(job, date=_date(date), run_id=run_id))
 
 
-def files(job: str | Path, *, date: Date | None = None, run_id: str | None = None) -> Files:
+def files(job: str | Path, *, date: Date | None = None, run_id: str | None = None) -> nights.Files:
     """List the exact files of a published run, by default of the latest night; `files(…).dataset()` reads their rows.
 
     date: the night; if output.uri has {date}, also the output's location. Default: the latest night.
@@ -133,8 +128,6 @@ def files(job: str | Path, *, date: Date | None = None, run_id: str | None = Non
         JobError: The job file, date or name is wrong; or the run is not published, or was changed since.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.output import nights
-
     request = make_request(job, date=_date(date), run_id=run_id)
     return nights.published(request.storage, request.output, run_id, request.date if date else None)
 
@@ -155,9 +148,6 @@ def evaluate(
             each other, or find no row.
         StorageError: The storage refused or failed.
     """
-    from nightjar.flows.pages import reportfiles
-    from nightjar.inference.history.evaluation import evaluate_late
-
     request = make_request(job, date=_date(date), run_id=run_id)
     night = request.date if date else None
     made = evaluate_late(request, run_id, night, labels=_listed(labels))
@@ -173,7 +163,7 @@ def diff(
     date: Date | None = None,
     key: str | Sequence[str] = (),
     rows: int = 20,
-) -> RunsCompared:
+) -> comparison.RunsCompared:
     """Compare two runs: their figures, how far their columns are apart, and the rows whose outputs moved most.
 
     before, now: the runs, by date or name. date: of the output, if output.uri has {date}. key: the columns by which a
@@ -184,8 +174,6 @@ def diff(
         JobError: The job file, date or name is wrong; a run did not pass its gates; or its rows have no such key.
         StorageError: The storage refused or failed.
     """
-    from nightjar.inference.history import comparison
-
     request = make_request(job, date=_date(date))
     return comparison.diff(request, before, now, key=_listed(key), rows=rows)
 
@@ -227,7 +215,6 @@ def reject(
 
 def _answered(job: str | Path, date: Date | None, run_id: str | None, **given: Any) -> DecisionMade:
     from nightjar.flows.outcome import answer
-    from nightjar.flows.pages.advice import check_tables
 
     request = make_request(job, date=_date(date), run_id=run_id)
     made = answer(request, _warn, **given)

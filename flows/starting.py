@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING
 
 from nightjar.flows.notifying import telling
 from nightjar.inference.engine import LOCAL
+from nightjar.inference.input.plan import BEGINNING, Discovery, discover
 from nightjar.inference.process import seldom_collected
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.waiting import awaited
+from nightjar.inference.scoring.preflight import PLACES
 
 if TYPE_CHECKING:
     from rich.console import Console
 
     from nightjar.flows.finished_run import Launched
     from nightjar.flows.reports import CheckReport
-    from nightjar.inference.input.plan import Discovery
 
 _PATIENCE_S = 10.0
 """The longest time in seconds that a run waits for the user's imports after its own; then it starts anyway."""
@@ -46,8 +48,6 @@ def look_first(request: RunRequest, ray: str | None) -> bool:
     """
     from nightjar.inference.run.refusals import check_labels, check_request, check_without_input
     from nightjar.inference.run.user_code import Inspection
-    from nightjar.inference.run.waiting import awaited
-    from nightjar.inference.scoring.preflight import PLACES
 
     waits = awaited(request.storage, request.job) is not None
     if waits:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 from rich import box
 from rich.table import Table
@@ -12,17 +11,14 @@ from rich.text import Text
 from nightjar.flows.pages.advice import as_typed
 from nightjar.flows.pages.escaping import line, visible
 from nightjar.flows.pages.wording import cells, duration, first_of, metric_text, minute
+from nightjar.flows.reports import Night, RunListed
 from nightjar.inference.history.comparison import RowsCompared, RunsCompared
 from nightjar.inference.history.movement import NUMBER, VALUE, VECTOR, OutputMoved
+from nightjar.inference.history.replay import Replayed, Values
 from nightjar.inference.history.run_tables import Incident, ShardLine
 from nightjar.inference.messages import counted
 from nightjar.inference.output.visibility import Change, PublicationListed
 from nightjar.inference.run.request import RunRequest
-
-if TYPE_CHECKING:
-    from nightjar.flows.reports import Night, RunListed
-    from nightjar.inference.history.replay import Replayed, Values
-
 
 _RUNS = 5
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nightjar.flows.pages.escaping import line
 from nightjar.flows.pages.wording import fact_lines, rows_known
@@ -11,16 +11,13 @@ from nightjar.flows.reports import CheckReport, Column, PlanReport
 from nightjar.inference.arrow_types import type_name
 from nightjar.inference.identity.differences import called, summed
 from nightjar.inference.identity.identity import ScoringSet
+from nightjar.inference.input.plan import Discovery
 from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import counted_format, model_jobs
 from nightjar.inference.messages import counted
+from nightjar.inference.run.checking import Checked
 from nightjar.inference.run.request import RunRequest
-from nightjar.inference.run.results import Sample
-
-if TYPE_CHECKING:
-    from nightjar.inference.input.plan import Discovery
-    from nightjar.inference.run.checking import Checked
-    from nightjar.inference.run.results import RunPlan
+from nightjar.inference.run.results import RunPlan, Sample
 
 _SHOWN = 40
 """The most columns of the input that are shown to people."""

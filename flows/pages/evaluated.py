@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 from itertools import islice
-from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.wording import fact_lines
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.figures import Figures, short_name
-
-if TYPE_CHECKING:
-    from nightjar.inference.metrics.figures import Bounded, RankedGroups, SliceFigures
-    from nightjar.inference.validation.evaluations import LateEvaluation
+from nightjar.inference.metrics.figures import Bounded, Figures, RankedGroups, SliceFigures, short_name
+from nightjar.inference.validation.evaluations import LateEvaluation
 
 _MISTAKES = 5
 """The most pairs of classes that a line names."""

@@ -5,26 +5,21 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from nightjar.flows.pages.escaping import line
-from nightjar.inference.ledger.progress import Progress
+from nightjar.inference.history.retention import Pruned
+from nightjar.inference.history.run_status import Metric
+from nightjar.inference.history.run_tables import Incident, ShardLine
+from nightjar.inference.ledger.progress import Progress, TokenRates
 from nightjar.inference.ledger.remarks import FEW_CUTS
 from nightjar.inference.messages import counted
-from nightjar.inference.run.account import SCORE, Account
-
-if TYPE_CHECKING:
-    from nightjar.inference.history.retention import Pruned
-    from nightjar.inference.history.run_status import Metric
-    from nightjar.inference.history.run_tables import Incident, ShardLine
-    from nightjar.inference.ledger.progress import TokenRates
-    from nightjar.inference.output.outcomes import Reused
-    from nightjar.inference.output.targets import TableShown
-    from nightjar.inference.predictors.language.languagemodel import TokenPrices
-    from nightjar.inference.run.account import WorkersCost
-    from nightjar.inference.run.results import Publication
-    from nightjar.inference.validation.gates import Offender
-
+from nightjar.inference.output.outcomes import Reused
+from nightjar.inference.output.targets import TableShown
+from nightjar.inference.predictors.language.languagemodel import TokenPrices
+from nightjar.inference.run.account import SCORE, Account, WorkersCost
+from nightjar.inference.run.results import Publication
+from nightjar.inference.validation.gates import Offender
 
 _NOT_KNOWN = {"rows": "unknown"}
 """Field → the text of its cell if its value is not known; other cells are empty then."""

@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any
 
+from prefect.events.clients import PrefectEventsClient
+from prefect.events.worker import EventsWorker
 from prefect.logging.configuration import setup_logging
+from prefect.logging.handlers import APILogWorker
 from prefect.settings import (
     PREFECT_API_AUTH_STRING,
     PREFECT_API_URL,
@@ -104,9 +107,6 @@ def _giving_up_events_soon(api: PrefectApi) -> Iterator[None]:
 
     By default Prefect tries each event for 7 s and waits for all of them when the process ends, which takes minutes.
     """
-    from prefect.events.clients import PrefectEventsClient
-    from prefect.events.worker import EventsWorker
-
     if api.url.startswith(PREFECT_CLOUD_API_URL.value()):
         yield
         return
@@ -127,9 +127,6 @@ def drain() -> None:
 
 
 def _drain() -> None:
-    from prefect.events.worker import EventsWorker
-    from prefect.logging.handlers import APILogWorker
-
     for service in (APILogWorker, EventsWorker):
         service.drain_all(timeout=10)
 
