@@ -19,7 +19,6 @@ from nightjar.flows.pages.wording import (
     left_out,
     machines_cost,
     named_instead,
-    partly,
     pruned,
     reused_text,
     speed,
@@ -197,34 +196,31 @@ def _title(run: FinishedRun) -> str:
 
 def _figures(run: FinishedRun) -> list[tuple[str, str]]:
     """The figures of a finished run, as (word, text): in the terminal and on the page."""
-    request, scored, progress = run.request, run.scored, run.scored.progress
-    where, prices = request.job.input.where, prices_of(request.job)
+    job, progress, counts = run.request.job, run.scored.progress, run.scored.progress.counts
+    partly = f"{counts.rows_partial:,} partly scored, " if counts.rows_partial else ""
+    done = f" ({progress.reused_shards:,} already done)" if progress.reused_shards else ""
     rows = (
-        f"{progress.rows:,} in = {progress.counts.rows_out:,} out + {progress.counts.rows_quarantined:,} quarantined, "
-        f"{partly(progress)}over {counted(progress.shards, 'shard')}"
-        + (f" ({progress.reused_shards:,} already done)" if progress.reused_shards else "")
+        f"{progress.rows:,} in = {counts.rows_out:,} out + {counts.rows_quarantined:,} quarantined, "
+        f"{partly}over {counted(progress.shards, 'shard')}{done}"
     )
-    currency = request.job.cost.currency if request.job.cost else ""
-    found = [("rows", rows)]
-    if run.verdict.reused:
-        found.append(("reused", reused_text(run.verdict.reused, progress.counts.rows_in, currency)))
-    if where:
-        found.append(("where", left_out(progress.counts.rows_left_out, where)))
-    if progress.rows_per_s:
-        found.append(("speed", f"{speed(progress)}, on {scored.device}"))
-    if (cost := workers_cost(request.job, run.account, progress.scored_rows)) is not None:
-        found.append(("cost", machines_cost(cost)))
-    if run.account is not None:
-        found.append(("time", where_time_went(run.account)))
-    found += language(progress, prices)
-    if run.pruned is not None and run.pruned.files:
-        found.append(("deleted", pruned(run.pruned)))
-    if progress.failed_attempts or progress.retries:
-        failed, faults = counted(progress.failed_attempts, "failed attempt"), counted(progress.retries, "fault")
-        found.append(("retries", f"{failed} ({progress.deaths} by a lost process), {faults} overcome in place"))
-    found.append(("gates", _passed(run.verdict)))
-    found += [("warning", said) for said in warnings(run.verdict.gates)]
-    return [*found, *metric_lines(run.verdict.metrics)]
+    cost = workers_cost(job, run.account, progress.scored_rows)
+    failed, faults = counted(progress.failed_attempts, "failed attempt"), counted(progress.retries, "fault")
+    retries = f"{failed} ({progress.deaths} by a lost process), {faults} overcome in place"
+    found = [
+        ("rows", rows),
+        ("reused", reused_text(run.verdict.reused, counts.rows_in, job.cost.currency if job.cost else "")),
+        ("where", left_out(counts.rows_left_out, job.input.where) if job.input.where else ""),
+        ("speed", f"{speed(progress)}, on {run.scored.device}" if progress.rows_per_s else ""),
+        ("cost", machines_cost(cost) if cost else ""),
+        ("time", where_time_went(run.account) if run.account else ""),
+        *language(progress, prices_of(job)),
+        ("deleted", pruned(run.pruned) if run.pruned and run.pruned.files else ""),
+        ("retries", retries if progress.failed_attempts or progress.retries else ""),
+        ("gates", _passed(run.verdict)),
+        *(("warning", said) for said in warnings(run.verdict.gates)),
+        *metric_lines(run.verdict.metrics),
+    ]
+    return [(word, text) for word, text in found if text]
 
 
 def _remarks(run: FinishedRun, commands: Commands, more: Iterable[str]) -> list[tuple[str, str]]:

@@ -21,9 +21,6 @@ from nightjar.inference.run.account import SCORE, Account, WorkersCost
 from nightjar.inference.run.results import Publication
 from nightjar.inference.validation.gates import Offender
 
-_NOT_KNOWN = {"rows": "unknown"}
-"""Field → the text of its cell if its value is not known; other cells are empty then."""
-
 _SOME = 5
 """The most values that are named in a cell or a line."""
 
@@ -32,9 +29,10 @@ _QUIET_S = 120.0
 
 
 def cells(record: ShardLine | Incident) -> dict[str, Any]:
-    """The cells of a table for a record, by field."""
+    """The cells of a table for a record, by field. A value that is not known is an empty cell, of rows `unknown`."""
     values = {each.name: getattr(record, each.name) for each in fields(record)}
-    return {name: _NOT_KNOWN.get(name, "") if value is None else value for name, value in values.items()}
+    unknown = {name: "unknown" if name == "rows" else "" for name, value in values.items() if value is None}
+    return {**values, **unknown}
 
 
 def fact_lines(facts: Iterable[tuple[str, str]]) -> list[str]:
@@ -58,11 +56,6 @@ def rows_known(rows: int, uncounted: int) -> str:
         return f"{rows:,} rows"
     more = f"the rows of {counted(uncounted, 'file')} not known before they are read"
     return f"{rows:,} rows and {more}" if rows else more
-
-
-def partly(progress: Progress) -> str:
-    """The rows that only some of several models could score, for the middle of a line; '' if there are none."""
-    return f"{progress.counts.rows_partial:,} partly scored, " if progress.counts.rows_partial else ""
 
 
 def language(progress: Progress, prices: TokenPrices | None) -> list[tuple[str, str]]:
@@ -134,21 +127,17 @@ def shards_done(progress: Progress) -> str:
 
 def details(progress: Progress, running: bool) -> list[str]:
     """Further texts about a run's progress, one for each figure."""
-    parts = []
-    if progress.reused_shards:
-        parts.append(f"{progress.reused_shards:,} already done")
-    if progress.rows_per_s:
-        parts.append(f"{progress.rows_per_s:,.0f} rows/s")
-    if progress.failed_attempts:
-        parts.append(counted(progress.failed_attempts, "failed attempt"))
-    if progress.retries:
-        parts.append(f"{counted(progress.retries, 'fault')} overcome in place")
-    if progress.counts.batches_cut > FEW_CUTS:
-        parts.append(f"{progress.counts.batches_cut:,} batches cut")
-    if progress.counts.rows_quarantined:
-        parts.append(f"{progress.counts.rows_quarantined:,} quarantined")
-    if progress.counts.rows_partial:
-        parts.append(f"{progress.counts.rows_partial:,} partly scored")
+    counts = progress.counts
+    figures = (
+        (progress.reused_shards, f"{progress.reused_shards:,} already done"),
+        (progress.rows_per_s, f"{progress.rows_per_s:,.0f} rows/s"),
+        (progress.failed_attempts, counted(progress.failed_attempts, "failed attempt")),
+        (progress.retries, f"{counted(progress.retries, 'fault')} overcome in place"),
+        (counts.batches_cut > FEW_CUTS, f"{counts.batches_cut:,} batches cut"),
+        (counts.rows_quarantined, f"{counts.rows_quarantined:,} quarantined"),
+        (counts.rows_partial, f"{counts.rows_partial:,} partly scored"),
+    )
+    parts = [text for figure, text in figures if figure]
     if running and progress.last_end and progress.done_shards < progress.shards:
         parts += _ahead(progress.remaining_s(), time.time() - progress.last_end)
     return parts
