@@ -22,10 +22,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections import deque
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import IO, TYPE_CHECKING, Any, Self
 
 from nightjar.inference.errors import ClusterError
 from nightjar.inference.privatefiles import private_text
@@ -50,7 +49,6 @@ location.replace("/deployments");
 """
 """Prefect's pages keep the password so. A browser does not send what follows `#` to any server."""
 
-_KEPT_LINES = 20
 START_S = 120.0
 _POLL_S = 0.1
 _END_S = 10.0
@@ -72,7 +70,7 @@ class PrefectApi:
         self.password = ""
         self.process: subprocess.Popen[bytes] | None = None
         self._answers = False
-        self._said: deque[str] = deque(maxlen=_KEPT_LINES)
+        self._said = "no message"  # the last line that it printed
 
     @property
     def own(self) -> bool:
@@ -106,7 +104,8 @@ class PrefectApi:
                 start_new_session=True,
             )
         # The output is always read, because a full pipe would stop the server at its next warning.
-        threading.Thread(target=self._listen, daemon=True, name="nightjar-server-log").start()
+        printed = (self.process.stderr,)
+        threading.Thread(target=self._listen, args=printed, daemon=True, name="nightjar-server-log").start()
 
     def wait(self) -> None:
         """Return when an own server answers. A configured API was asked before.
@@ -139,25 +138,28 @@ class PrefectApi:
 
     def check_alive(self) -> None:
         """Raise a ClusterError if it is an own server that has ended by itself."""
-        if self.own and self.process is not None and self.process.poll() is not None:
-            said = self._said[-1] if self._said else "no message"
-            raise ClusterError(f"the Prefect server that this command started has ended ({said}); repeat the command")
+        if self.process is not None and self.process.poll() is not None:
+            raise ClusterError(
+                f"the Prefect server that this command started has ended ({self._said}); repeat the command"
+            )
 
     def end(self) -> None:
         """End its process, if there is one.
 
         One that still imports ends at once, and one that makes its database, which takes seconds, when that is done.
         """
-        if self.process is not None:
-            stop(self.process, _END_S if self._answers else _BEGUN_S)
+        if self.process is None:
+            return
+        self.process.terminate()
+        try:
+            self.process.wait(timeout=_END_S if self._answers else _BEGUN_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
 
-    def _listen(self) -> None:
-        """Keep the last lines that it prints, until it ends."""
-        assert self.process is not None
-        assert self.process.stderr is not None
-        for line in self.process.stderr:
-            if text := line.decode(errors="replace").strip():
-                self._said.append(text)
+    def _listen(self, printed: IO[bytes]) -> None:
+        for line in printed:
+            self._said = line.decode(errors="replace").strip() or self._said
 
 
 def password_file() -> Path:
@@ -209,23 +211,13 @@ def listening(port: int | None, usual: int, host: str = "127.0.0.1") -> socket.s
         return socket.create_server((host, 0), family=family)
 
 
-def stop(process: subprocess.Popen[bytes], patience_s: float = _END_S) -> None:
-    """End a server's process in order; after a while, by force."""
-    process.terminate()
-    try:
-        process.wait(timeout=patience_s)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
-
-
 def end_with(parent: int) -> None:
     """End this process when its parent ends, in any way, also if it ended before this call. Returns at once."""
 
     def watch() -> None:
         while os.getppid() == parent:
             time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGTERM)  # as `stop` does
+        os.kill(os.getpid(), signal.SIGTERM)  # as `PrefectApi.end` does
         time.sleep(_BEGUN_S)
         os._exit(0)
 
