@@ -165,7 +165,7 @@ def deploy(folder: str, pool: str, ray: str | None = None, engine: str = RAY) ->
     jobs = find_jobs(folder)
     with answering_api() as client:
         _ensure_pool(client, pool)
-        known = {deployment.name: deployment for deployment in known_deployments(client)}
+        known = known_deployments(client)
         made = [
             as_deployment(path, job, known.get(job.name), ray=ray, engine=engine, pool=pool)
             for path, job in jobs.items()
@@ -188,17 +188,14 @@ def _ensure_pool(client: SyncPrefectClient, name: str) -> None:
         client.create_work_pool(WorkPoolCreate(name=name, type="process"))
 
 
-def known_deployments(client: SyncPrefectClient) -> Iterator[DeploymentResponse]:
-    """The deployments of the flow, read page by page."""
-    offset = 0
+def known_deployments(client: SyncPrefectClient) -> dict[str, DeploymentResponse]:
+    """The deployments of the flow, by name, read page by page."""
+    flow, known = FlowFilter(name=FlowFilterName(any_=[nightly.name])), dict[str, DeploymentResponse]()
     while True:
-        page = client.read_deployments(
-            flow_filter=FlowFilter(name=FlowFilterName(any_=[nightly.name])), limit=_PAGE, offset=offset
-        )
-        yield from page
+        page = client.read_deployments(flow_filter=flow, limit=_PAGE, offset=len(known))
+        known |= {deployment.name: deployment for deployment in page}
         if len(page) < _PAGE:
-            return
-        offset += _PAGE
+            return known
 
 
 def schedule_of(job: Job) -> str:

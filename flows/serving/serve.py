@@ -190,15 +190,10 @@ def _deployed(
     """Deploy the jobs of a folder. Returns their runner, the jobs as they are served, and the deployments that were
     paused because their jobs are gone.
 
-    limit: the number of runs at a time. over: raises if Prefect's API will not come back. reports: the address of the
-    pages of all jobs.
-
-    Raises:
-        JobError: A job file elsewhere has the same name.
-        ClusterError: Prefect's API refused or failed.
+    over: as `PatientRunner` has it. reports: the address of the pages of all jobs. Raises as `deploy`.
     """
     with answering_api() as client:
-        known = {deployment.name: deployment for deployment in known_deployments(client)}
+        known = known_deployments(client)
         made = [
             as_deployment(
                 path, job, known.get(job.name), ray=ray, engine=engine, nights=f"{reports}/{job_address(job.name)}"
