@@ -104,7 +104,9 @@ def _ask(request: RunRequest, error: Unanswered, ray: str | None) -> State[Any]:
     """
     question = approving.asked(request)
     try:
-        if question is not None and _can_suspend():
+        # A night of a backfill cannot be suspended, nor a flow run without a deployment, which nobody begins again.
+        suspendable = deployment.id is not None and flow_run.parent_flow_run_id is None
+        if question is not None and suspendable:
             if (ended := answered(request, ray)) is not None:
                 return ended  # by somebody who was told of the question, and was faster than this run
             form = Reply.with_initial_data(description=asking_page(request, question))
@@ -144,11 +146,6 @@ def answered(request: RunRequest, ray: str | None) -> State[Any] | None:
         return failed(request, Rejected(question.no(done.decision)), ray, notify=notify)
     finished = pruned(FinishedRun(request, done.scored, done.verdict, done.publication))
     return completed(finished, notify=notify)
-
-
-def _can_suspend() -> bool:
-    """Whether this flow run can be suspended: it belongs to a deployment, and is no night of a backfill."""
-    return deployment.id is not None and flow_run.parent_flow_run_id is None
 
 
 def _reply_to(question: Question) -> Reply | None:

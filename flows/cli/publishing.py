@@ -138,11 +138,7 @@ def _catch_up(request: RunRequest) -> None:
 
 
 def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
-    """Update the folders and tables for readers, and the reports of the runs that changed.
-
-    Raises:
-        TablesBehind: A table could not be updated.
-    """
+    """Update the folders and tables for readers, and the reports of the runs that changed. Raises TablesBehind."""
     from nightjar.flows.pages import reportfiles
     from nightjar.flows.pages.advice import check_tables
     from nightjar.inference.run.publishing import commit_tables
@@ -150,8 +146,10 @@ def _show(request: RunRequest, changed: tuple[Change, ...]) -> None:
 
     lead_readers(request)
     place = request.date if request.dated else None
-    runs = (make_request(request.job_path, date=place, run_id=each.run_id) for each in changed)
-    reportfiles.renew(runs, note_aside)
+    for each in changed:
+        run = make_request(request.job_path, date=place, run_id=each.run_id)
+        if reportfiles.written(run):
+            reportfiles.leave(run, note_aside)
     check_tables(request, commit_tables(request))
 
 

@@ -105,11 +105,7 @@ def baseline(
 
 
 def _score(request: RunRequest, ray: str | None, as_json: bool, verbose: bool) -> None:
-    """Run a request, and print the result.
-
-    Raises:
-        TablesBehind: The run is published, and a table of the job does not show it.
-    """
+    """Run a request, and print the result. Raises TablesBehind as `run` of the Python functions."""
     from nightjar.flows.starting import launched
 
     with aside(as_json):

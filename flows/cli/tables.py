@@ -54,17 +54,16 @@ def shards(found: Sequence[ShardLine], total: int) -> Table:
     """The table of some of a run's `total` shards, without columns that are 0 everywhere; it fits into 80 columns."""
     of = f"{len(found):,} of {total:,}" if len(found) < total else f"all {total:,}"
     rows = [cells(each) for each in found]
-    said = [name for name in _SHARDS if any(row[name] for row in rows)]
-    table = table_of(f"Shards ({of}): without result first, then retried, then slowest", [])
-    for name in said:
-        # A name or an id may take two lines, but is complete, because logs and parts have it.
-        table.add_column(name.replace("_", "\n"), overflow="fold", no_wrap=name not in ("input", "shard"))
-    return _with_rows(table, [[row[name] for name in said] for row in rows])
+    said = {name: name.replace("_", "\n") for name in _SHARDS if any(row[name] for row in rows)}
+    # A name or an id may take two lines, but is complete, because logs and parts have it.
+    no_wrap = {head for name, head in said.items() if name not in ("input", "shard")}
+    title = f"Shards ({of}): without result first, then retried, then slowest"
+    return table_of(title, list(said.values()), ([row[name] for name in said] for row in rows), no_wrap=no_wrap)
 
 
 def sample_rows(names: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
     """A table of a few rows with their predictions. It has no title, because Rich would fold it in a narrow table."""
-    return table_of("", names, [map(line, row) for row in rows])
+    return table_of("", [*map(line, names)], [map(line, row) for row in rows])
 
 
 def printed(found: Sequence[ShardLine]) -> str:
@@ -163,13 +162,9 @@ def table_of(
         padding=(0, 1, 0, 0),
     )
     for name in columns:
-        table.add_column(Text(line(name)), overflow="fold", no_wrap=name in no_wrap)
+        table.add_column(Text(visible(name)), overflow="fold", no_wrap=name in no_wrap)
     for column in numbers:
         table.columns[column].justify = "right"
-    return _with_rows(table, rows)
-
-
-def _with_rows(table: Table, rows: Iterable[Iterable[object]]) -> Table:
     for row in rows:
         table.add_row(*(Text(f"{cell:,}" if isinstance(cell, int) else visible(str(cell))) for cell in row))
     return table
@@ -308,7 +303,7 @@ def _moved(found: RunsCompared, key: Sequence[str], output: OutputMoved) -> Tabl
     for row in output.rows:
         figure = "" if row.change is None else f"{row.change:{'+' if output.kind == NUMBER else ''}.4g}"
         rows.append((*(line(_value(value)) for value in (*row.key, row.before, row.now)), *([figure] if apart else [])))
-    columns = [*key, found.before, found.now, *([apart] if apart else [])]
+    columns = [*map(line, key), found.before, found.now, *([apart] if apart else [])]
     return table_of("", columns, rows, numbers=range(len(key), len(key) + 3) if apart else ())
 
 

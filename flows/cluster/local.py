@@ -57,12 +57,6 @@ def essence(error: Exception) -> str:
     return f"{first} {more[-1].strip()}" if first.endswith(":") and more else first
 
 
-def token_file() -> Path:
-    """The file from which Ray reads its token, unless `RAY_AUTH_TOKEN` is set."""
-    given = os.environ.get("RAY_AUTH_TOKEN_PATH")
-    return Path(given) if given else Path.home() / ".ray" / "auth_token"
-
-
 def keep_token_private() -> None:
     """Make sure that only this user can read the token file, and create it, before Ray writes one that is open to all.
 
@@ -71,9 +65,10 @@ def keep_token_private() -> None:
     """
     if os.environ.get("RAY_AUTH_MODE", "token").lower() != "token" or os.environ.get("RAY_AUTH_TOKEN"):
         return
-    path = token_file()
+    given = os.environ.get("RAY_AUTH_TOKEN_PATH")
+    path = Path(given) if given else Path.home() / ".ray" / "auth_token"
     try:
-        if not path.exists() and "RAY_AUTH_TOKEN_PATH" not in os.environ:
+        if not path.exists() and given is None:
             create_private(path, new_token())
         if path.exists() and path.stat().st_mode & OTHERS:
             path.chmod(0o600)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from nightjar.inference.engine import ENGINES, RAY
 from nightjar.inference.errors import NightjarError, TablesBehind, Unanswered
-from nightjar.inference.history.run_status import RunLine, Standing
+from nightjar.inference.history.run_status import Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
 from nightjar.inference.run.request import RunRequest
 
@@ -102,12 +102,10 @@ class Commands:
         """
         return {"make way": self.command("unpublish", instead, *self.request.place)} if instead else {}
 
-    def take_back(self, line: RunLine) -> dict[str, str]:
-        """The command that takes a night away from readers, if they see it.
-
-        It names the night. A rollback would take back whatever was published last by the time that somebody types it.
-        """
-        return {"if it is wrong": self.command("unpublish", *self.request.words)} if line.shown else {}
+    @property
+    def take_back(self) -> str:
+        """Takes this night from readers. A rollback takes back what was published last when somebody types it."""
+        return self.command("unpublish", *self.request.words)
 
     def of_state(self, state: str, *, fresh: bool = False, question: str = "") -> dict[str, str]:
         """What a person can do about a run: word → command; empty if the run is fine.

@@ -45,14 +45,12 @@ def tables(request: RunRequest, report: Report) -> dict[str, Send]:
         shown = f"{len(report.shards):,} of {line.shards:,} shards"
     total = line.failed + line.rows_quarantined + line.rows_partial
     more = f" ({len(report.incidents):,} of {total:,})" if len(report.incidents) < total else ""
-    about = {
-        "shards": f"{shown} of {of}: without result first, then retried, then slowest. Complete in `shards-*.parquet` "
-        f"under {code(report.newest.uri)}",
-        "retries": f"Failed attempts and quarantined rows of {of}{more}; none is an empty table",
-    }
+    complete = f"Complete in `shards-*.parquet` under {code(report.newest.uri)}"
+    shards = f"{shown} of {of}: without result first, then retried, then slowest. {complete}"
+    retries = f"Failed attempts and quarantined rows of {of}{more}; none is an empty table"
     return {
-        **_table(request, "shards", [_headed(each) for each in report.shards], about["shards"]),
-        **_table(request, "retries", [_headed(each) for each in report.incidents], about["retries"]),
+        **_table(request, "shards", [_headed(each) for each in report.shards], shards),
+        **_table(request, "retries", [_headed(each) for each in report.incidents], retries),
         **gate_table(request, report.gates),
     }
 

@@ -282,8 +282,7 @@ def _next(run: FinishedRun, commands: Commands) -> dict[str, str]:
     if run.publication.number:
         steps["read"] = commands.command("files", *request.words)
         if not run.scored.finished:
-            # Not a rollback, which takes back whatever was published last by the time that somebody types it.
-            steps["take back"] = commands.command("unpublish", *request.words)
+            steps["take back"] = commands.take_back
     elif request.command == "run" and not request.limit:
         steps["publish"] = replace(commands, request=replace(request, publish=True)).repeat()
     return steps

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from urllib.parse import quote, urlencode
 
@@ -71,7 +71,8 @@ def made(
 
     report = collect(request, account)
     about = Commands(request)
-    return report, report_page(report, {**about.of_run(report), **about.take_back(report.line)}, around)
+    takes_back = {"if it is wrong": about.take_back} if report.line.shown else {}
+    return report, report_page(report, {**about.of_run(report), **takes_back}, around)
 
 
 def leave(request: RunRequest, warn: Callable[[str], object], account: Account | None = None) -> Report | None:
@@ -85,15 +86,6 @@ def leave(request: RunRequest, warn: Callable[[str], object], account: Account |
     except Exception as error:  # noqa: BLE001 - the night has ended as it has, whatever becomes of its page
         warn(f"no report of this night: {type(error).__name__}: {error}; `nightjar report` makes it again")
     return None
-
-
-def renew(changed: Iterable[RunRequest], warn: Callable[[str], object]) -> None:
-    """Make the reports true again that lie in storage, of runs of which readers see something else now. warn: as in
-    `leave`.
-    """
-    for request in changed:
-        if written(request):
-            leave(request, warn)
 
 
 def written(request: RunRequest) -> str:
