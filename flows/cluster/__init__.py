@@ -8,15 +8,21 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, Self
 from urllib.parse import urlsplit
+from uuid import UUID
 
+from prefect import flow_engine
+from prefect.concurrency._leases import maintain_concurrency_lease
 from prefect.task_runners import TaskRunner
 
-from nightjar.flows.cluster.leases import outliving_leases
 from nightjar.inference.engine import ray as ray_engine
 from nightjar.inference.errors import ClusterError
+from nightjar.inference.process import replaced
+
+SEEN_ON = {"prefect": "3.9.1"}
+"""The versions with which `_going_on`, which uses Prefect without documented names, has been seen to work."""
 
 ADDRESS = "NIGHTJAR_RAY"
 """The environment variable with the cluster for runs that name none."""
@@ -25,6 +31,15 @@ _LOOPBACK = {"127.0.0.1", "localhost", "::1"}
 
 joined = threading.Event()
 """Set while this process is connected to a cluster by `connection.cluster`."""
+
+
+def _going_on(lease_id: UUID, lease_duration: float, **_: bool) -> AbstractContextManager[None]:
+    """Let a flow run go on if Prefect's API does not renew the lease of its slot.
+
+    Prefect's own concurrency limits have this as an option, those of deployments do not. Without this, an API that is
+    away for a minute ends the run in the middle of a step, by an exception in its thread.
+    """
+    return maintain_concurrency_lease(lease_id, lease_duration)
 
 
 class ClusterRunner(TaskRunner[Any]):
@@ -40,7 +55,7 @@ class ClusterRunner(TaskRunner[Any]):
 
     def __enter__(self) -> Self:
         # Prefect enters the runner before it maintains the lease of the run's slot, and leaves it after that.
-        self._stack.enter_context(outliving_leases())
+        self._stack.enter_context(replaced(flow_engine, maintain_concurrency_lease=_going_on))
         return super().__enter__()
 
     def __exit__(self, *ended: Any) -> None:

@@ -17,6 +17,8 @@ from ray._private.authentication.authentication_token_generator import generate_
 from ray._private.authentication.authentication_token_setup import maybe_enable_token_auth_if_token_available
 from ray._private.node import Node
 
+from nightjar.inference.process import replaced
+
 SEEN_ON = {"ray": "2.60.0"}
 """The versions with which this module has been seen to work."""
 
@@ -33,7 +35,7 @@ def loopback() -> Iterator[None]:
     Ray does so on macOS and Windows. On Linux it replaces a loopback address by one that other machines reach. Without
     this, its servers listen on every interface.
     """
-    with _replaced(ray_constants, ENABLE_RAY_CLUSTER=False):
+    with replaced(ray_constants, ENABLE_RAY_CLUSTER=False):
         yield
 
 
@@ -49,23 +51,10 @@ def nobody_else(*, logs: bool) -> Iterator[None]:
     missing = ImportError("nobody looks at this Ray")
     started = ["start_monitor", "start_api_server", *([] if logs else ["start_log_monitor"])]
     with (
-        _replaced(Node, **dict.fromkeys(started, lambda *_, **__: None)),
-        _replaced(utils, get_dashboard_dependency_error=lambda: missing),
+        replaced(Node, **dict.fromkeys(started, lambda *_, **__: None)),
+        replaced(utils, get_dashboard_dependency_error=lambda: missing),
     ):
         yield
-
-
-@contextmanager
-def _replaced(owner: object, **others: object) -> Iterator[None]:
-    """Replace attributes of a module or a class in this context."""
-    before = {name: getattr(owner, name) for name in others}
-    for name, other in others.items():
-        setattr(owner, name, other)
-    try:
-        yield
-    finally:
-        for name, own in before.items():
-            setattr(owner, name, own)
 
 
 def temporary_folder() -> str:
@@ -93,7 +82,7 @@ def off_stdout(verbose: bool) -> Iterator[None]:
         if verbose:
             _print({**data, "is_err": True}, ignore_prefix)
 
-    with _replaced(worker, print_to_stdstream=tell):
+    with replaced(worker, print_to_stdstream=tell):
         yield
 
 
