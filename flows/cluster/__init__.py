@@ -50,7 +50,6 @@ class ClusterRunner(TaskRunner[Any]):
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._rays: TaskRunner[Any] | None = None
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -66,13 +65,12 @@ class ClusterRunner(TaskRunner[Any]):
         return type(self)()
 
     def submit(self, *arguments: Any, **options: Any) -> Any:
-        if self._rays is None:
-            from prefect_ray import RayTaskRunner
+        from prefect_ray import RayTaskRunner
 
-            self._rays = RayTaskRunner()
-            # Not RayTaskRunner's own method, which would start a Ray or join any Ray that it finds.
-            TaskRunner.__enter__(self._rays)
-        return self._rays.submit(*arguments, **options)
+        rays = RayTaskRunner()
+        # Not RayTaskRunner's own method, which would start a Ray or join any Ray that it finds.
+        TaskRunner.__enter__(rays)
+        return rays.submit(*arguments, **options)
 
 
 def named(address: str | None) -> str | None:
