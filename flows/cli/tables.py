@@ -240,7 +240,6 @@ def _rows(found: RunsCompared, rows: RowsCompared, lines: int) -> Iterator[Table
 
 
 def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table]:
-    """The rows that were not joined."""
     both = (rows_of.before, rows_of.now)
     told = {
         "only this run has the key": [each.only for each in both],
@@ -253,7 +252,6 @@ def _left_over(found: RunsCompared, rows_of: RowsCompared) -> Iterator[Table]:
 
 
 def _outputs(outputs: Sequence[OutputMoved]) -> Table:
-    """How far each output moved."""
     partly = any(each.unmeasured for each in outputs)
     names = ["output", "unchanged", "changed", *(["no distance"] if partly else []), "median", "p99", "max"]
     rows = [

@@ -56,7 +56,6 @@ def tables(request: RunRequest, report: Report) -> dict[str, Send]:
 
 
 def _table(request: RunRequest, name: str, lines: list[dict[str, Any]], about: str) -> dict[str, Send]:
-    """A table by its key, as a function that sends it."""
     key = f"{request.job.name}-{name}"
     return {key: lambda: create_table_artifact(_bounded(lines), key=key, description=about)}
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from nightjar.flows.pages.advice import Commands
 from nightjar.flows.pages.escaping import address, code, markdown
-from nightjar.flows.pages.evaluated import metric_lines
+from nightjar.flows.pages.evaluated import evaluation_lines, own_lines
 from nightjar.flows.pages.reportfiles import served_at, written
 from nightjar.flows.pages.wording import (
     describe,
@@ -218,7 +218,8 @@ def _figures(run: FinishedRun) -> list[tuple[str, str]]:
         ("retries", retries if progress.failed_attempts or progress.retries else ""),
         ("gates", _passed(run.verdict)),
         *(("warning", said) for said in warnings(run.verdict.gates)),
-        *metric_lines(run.verdict.metrics),
+        *evaluation_lines(run.verdict.metrics),
+        *own_lines(run.verdict.metrics),
     ]
     return [(word, text) for word, text in found if text]
 
@@ -244,7 +245,6 @@ def old_nights(run: FinishedRun) -> list[str]:
 
 
 def _files(run: FinishedRun) -> list[tuple[str, str]]:
-    """Where the files of a finished run are, as (word, URI)."""
     request = run.request
     folder = revs.revision_uri(request.run_uri, run.scored.revision)
     return [
@@ -275,7 +275,6 @@ def _passed(verdict: Verdict) -> str:
 
 
 def _next(run: FinishedRun, commands: Commands) -> dict[str, str]:
-    """What a person can do next, each command under a word for it."""
     request, steps = run.request, dict[str, str]()
     if run.scored.progress.counts.rows_in_quarantine:
         steps["look"] = commands.show

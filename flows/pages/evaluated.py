@@ -50,13 +50,8 @@ def _groups(of: RankedGroups) -> str:
     return f"{means}{without}{among if of.sampled else ''}"
 
 
-def metric_lines(metrics: Figures) -> list[tuple[str, str]]:
-    """All that is told of a night's metrics, as (name, value): the evaluation, then accumulators of the user's own."""
-    return [*evaluation_lines(metrics), *own_lines(metrics)]
-
-
 def own_lines(metrics: Figures) -> list[tuple[str, str]]:
-    """A line for each accumulator."""
+    """A line, as (name, value), for each of the user's own accumulators."""
     return [
         (name, found.reason or ", ".join(f"{each} {_own(value)}" for each, value in found.values.items()))
         for name, found in metrics.accumulators.items()

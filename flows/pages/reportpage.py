@@ -35,7 +35,6 @@ from nightjar.inference.history.run_status import RunLine
 from nightjar.inference.history.run_tables import worded
 from nightjar.inference.messages import counted
 from nightjar.inference.metrics.figures import Figures
-from nightjar.inference.validation.gates import GateResult
 
 _TEXT = 1500
 """The most characters of one text; a page has hundreds of them."""
@@ -125,7 +124,6 @@ def verdict(line: RunLine) -> str:
 
 
 def _reused(report: Report) -> str:
-    """The results that were taken over from earlier revisions."""
     if report.manifest is None:
         return ""
     cost, totals = report.request.job.cost, report.manifest.totals
@@ -251,11 +249,6 @@ def _headed(rows: Markup, head: Sequence[str]) -> Markup:
     return Markup(re.sub("<tr>.*?</tr>", row, rows, flags=re.DOTALL))
 
 
-def _offenders(gate: GateResult) -> list[tuple[str, str]]:
-    """The rows that a gate names, each with the command that shows it."""
-    return [(said_of(each), each.replay) for each in gate.where]
-
-
 @cache
 def templates() -> Environment:
     """The templates of the pages, which escape what they are given."""
@@ -274,7 +267,7 @@ def templates() -> Environment:
         "counted": counted,
         "minute": minute,
         "duration": duration,
-        "offenders": _offenders,
+        "said_of": said_of,
         "headed": _headed,
         "verdict": verdict,
         "tone": tone,

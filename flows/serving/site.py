@@ -181,7 +181,6 @@ class _Pages:
         return await self._page(request, made)
 
     async def _page(self, request: Request, make: Callable[[Served], str | None]) -> Response:
-        """A page of a job."""
         served = self._served.get(request.path_params["job"])
         if served is None:
             return _problem(404, "No such job", "No job of this name is served here.")

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nightjar.flows.pages.evaluated import metric_lines
+from nightjar.flows.pages.evaluated import own_lines
 from nightjar.inference.history.run_status import figures_of
 from nightjar.inference.identity.identity import identify
 from nightjar.inference.input.plan import discover
@@ -317,7 +317,7 @@ def test_figures_are_told_wherever_metrics_are() -> None:
     column = ColumnState(rows=1, nulls=0, nonfinite=0, min=1, max=2, kind="number")
     broken = AccumulatorFigures("m:Broken", "", reason="it failed")
     night = Figures({"x": column}, accumulators={"lift": FIGURES, "broken": broken})
-    assert metric_lines(night) == [("lift", "top 2.25, none none"), ("broken", "it failed")]
+    assert own_lines(night) == [("lift", "top 2.25, none none"), ("broken", "it failed")]
     assert figures_of(night) == {"lift.top": 2.25}
     assert of_json(Figures, to_json(night)) == night
 
