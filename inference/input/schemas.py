@@ -237,35 +237,20 @@ def stored_alike(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """A `Join` of types that are inferred: the one of the two that holds the values of both, but for a few numbers,
-    which cost their rows: whole numbers and floats, dates and times, lists of these, structs with the fields of both.
+    """A `Join` of types that are inferred: the type that holds the values of both, but for a few numbers, which cost
+    their rows: whole numbers and floats, dates and times, lists of these, structs with the fields of both.
     """
-    if one == other:
-        return one
-    if is_list(one) and is_list(other):
-        item = wider(one.value_type, other.value_type)
-        return None if item is None else pa.list_(item)
-    if pa.types.is_struct(one) and pa.types.is_struct(other):
-        return _wider_struct(one, other)
-    if pa.types.is_null(one) or pa.types.is_null(other):
-        return other if pa.types.is_null(one) else one
-    return next((wide for narrow, wide in _WIDER if {narrow, wide} == {one, other}), None)
+    if {one, other} == {pa.date32(), _TIMES}:
+        return _TIMES
+    ways = [pa.schema([("", kind)]) for kind in (one, other)]
+    try:
+        return pa.unify_schemas(ways, promote_options="permissive").field(0).type
+    except pa.ArrowTypeError:
+        return None
 
 
-def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.DataType | None:
-    kinds = {field.name: field.type for field in one}
-    for field in other:
-        wide = wider(kinds.get(field.name, field.type), field.type)
-        if wide is None:
-            return None
-        kinds[field.name] = wide
-    return pa.struct([*kinds.items()])
-
-
-_WIDER = (
-    (pa.int64(), pa.float64()),
-    (pa.date32(), pa.timestamp("us")),
-)
+_TIMES = pa.timestamp("us")
+"""The type of times without a zone where types are inferred. To Arrow it is no wider type of dates."""
 
 
 def without_unseen(schema: pa.Schema, unseen: pa.DataType | None) -> pa.Schema:
