@@ -106,11 +106,7 @@ class Session(ABC):
         """A value of the key in a statement."""
 
     def key_as_text(self, source: str, key: str) -> bool:
-        """Whether values of the key are read as texts, which the database takes for what they are.
-
-        Raises:
-            JobError: The key's type has no order that ranges could be made of. Names the option.
-        """
+        """Whether values of the key are read as texts, which the database takes for what they are."""
         return False
 
     def key_counts(self, source: str, key: str) -> tuple[int, int, int]:
@@ -127,12 +123,21 @@ class Session(ABC):
         return rows, keys, different
 
     def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        """The first key, and each that stands so many rows behind the one before."""
+        """The first key, and each that stands so many rows behind the one before.
+
+        Raises:
+            JobError: A key is neither a whole number nor a text. Names the option.
+        """
         cast = "CAST(k AS text)" if self.key_as_text(source, key) else "k"
         name = quoted(key)
         numbered = f"SELECT {name} AS k, row_number() OVER (ORDER BY {name}) - 1 AS n FROM {source}"
         lines = self.ask(f"SELECT {cast} FROM ({numbered}) AS numbered WHERE n % {every} = 0 ORDER BY numbered.k")
-        return [bound for (bound,) in lines]
+        found = [bound for (bound,) in lines]
+        if odd := [bound for bound in found if not isinstance(bound, Key)]:
+            raise JobError(
+                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or UTF-8 texts"
+            )
+        return found
 
 
 # Passwords and certificates of Postgres come from where libpq looks for them (`PGPASSWORD`, `PGPASSFILE`, `~/.pgpass`,
@@ -329,14 +334,6 @@ class Sqlite(Session):
             return str(key)
         # SQLite ends a statement at a NUL.
         return f"CAST(x'{key.encode().hex()}' AS TEXT)" if "\0" in key else "'" + key.replace("'", "''") + "'"
-
-    def bounds(self, source: str, key: str, every: int) -> list[Key]:
-        found = super().bounds(source, key, every)
-        if odd := [bound for bound in found if not isinstance(bound, Key)]:
-            raise JobError(
-                f"input.options.key: {key!r} has {odd[0]!r:.100}; name a column that has whole numbers, or UTF-8 texts"
-            )
-        return found
 
     def _check_whole(self) -> None:
         """SQLite itself reads what a cut file lacks as zeros. The last pages may still be in the file beside it."""
