@@ -15,7 +15,7 @@ from urllib.parse import unquote
 import numpy as np
 import pyarrow as pa
 
-from nightjar.inference.errors import InputChanged, JobError, Transient
+from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
@@ -74,15 +74,7 @@ class Delta(TableSource):
             except DeltaError as error:
                 if self._is_kept(storage, wanted):
                     raise
-                if number is not None:
-                    raise InputChanged(
-                        f"{self.uri}: the Delta table has no version {wanted} any more, which this run reads; run "
-                        "again to score the newest one. A cleanup must keep a version for as long as runs read it"
-                    ) from error
-                raise JobError(
-                    f"input.options: the Delta table {self.uri} has no version {wanted} (any more); its newest is "
-                    f"{newest}"
-                ) from error
+                raise self.no_version(wanted, newest, planned=number is not None) from error
         return table
 
     def _is_kept(self, storage: Storage, version: int) -> bool:

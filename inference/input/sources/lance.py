@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from nightjar.inference.arrow_types import row_bytes
-from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing, Transient
+from nightjar.inference.errors import InputCorrupt, JobError, Missing, Transient
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns
 from nightjar.inference.input.sources.protocol import Description, bound, needing, path
@@ -149,15 +149,7 @@ class Lance(SnapshotSource[Fragment]):
             newest = opened()
             if wanted in {each["version"] for each in newest.versions()}:
                 raise
-        if number:
-            raise InputChanged(
-                f"{self.uri}: the Lance dataset has no version {wanted} any more, which this run reads; run again to "
-                "score the newest one. A cleanup must keep a version for as long as runs read it"
-            )
-        raise JobError(
-            f"input.options: the Lance dataset {self.uri} has no version {wanted} (any more); its newest is "
-            f"{newest.version}"
-        )
+        raise self.no_version(wanted, newest.version, planned=bool(number))
 
     @contextmanager
     def _as_ours(self) -> Iterator[None]:

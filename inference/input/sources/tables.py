@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from nightjar.inference.errors import InputChanged, InputCorrupt, Missing
+from nightjar.inference.errors import InputChanged, InputCorrupt, JobError, Missing
 from nightjar.inference.input.listing import there
 from nightjar.inference.input.sources import parquet
 from nightjar.inference.input.sources.fitting import check_columns, fitted
@@ -117,6 +117,16 @@ class SnapshotSource(Source, Generic[File]):
         """What to say of a file that a snapshot has and that does not exist."""
         shown = number.partition(" ")[0]
         return f"though snapshot {shown} of the table {self.uri} has this file; keep snapshots while runs read them"
+
+    def no_version(self, number: int, newest: int, *, planned: bool) -> InputChanged | JobError:
+        """The error for a version that the table has no longer. planned: whether a plan names it, not the options."""
+        if planned:
+            return InputChanged(
+                f"{self.uri}: the {self.name} table has no version {number} any more, which this run reads; run again "
+                "to score the newest one. A cleanup must keep a version for as long as runs read it"
+            )
+        has = f"has no version {number} (any more); its newest is {newest}"
+        return JobError(f"input.options: the {self.name} table {self.uri} {has}")
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ def test_a_continued_run_keeps_the_shards_of_the_fragments_that_are_the_same(tab
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"version": 9}, r"input\.options: the Lance dataset .* has no version 9 \(any more\); its newest is 4"),
+        ({"version": 9}, r"input\.options: the Lance table .* has no version 9 \(any more\); its newest is 4"),
         ({"version": 0}, r"input\.options\.version: write the number of a version from 1 on, not 0"),
         ({"verison": 1}, r"input\.options\.verison: .* did you mean 'version'"),
     ],
