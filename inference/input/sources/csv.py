@@ -7,6 +7,8 @@ nevertheless.
 
 from __future__ import annotations
 
+import csv
+import io
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +19,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines
-from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Header, Records, header_names, start_after
+from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Header, Records, start_after
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
 from nightjar.inference.records import Piece
@@ -169,7 +171,8 @@ class Csv(lines.TextSource):
             if at >= 0:
                 number = held.count(b"\n", 0, begin + at) + 1
                 raise InputCorrupt(f"{file.uri}: line {number} {wrong}")
-        names = header_names(held[begin:end].decode(), delimiter.decode())
+        header = io.StringIO(held[begin:end].decode(), newline="")
+        names = next(csv.reader(header, delimiter=delimiter.decode()))
         for index, name in enumerate(names):
             if not name:
                 known = "" if index else "; pandas writes its index so, and `to_csv(index=False)` leaves it out"

@@ -6,8 +6,6 @@ other field a quote is a character like any other. This is how Arrow reads, too.
 
 from __future__ import annotations
 
-import csv
-import io
 import re
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -84,10 +82,6 @@ class Header:
             except pa.ArrowNotImplementedError as error:
                 said = f"{uri}: column {field.name!r} is text in a CSV file, {expected_type(field)}"
                 raise SchemaMismatch(said) from error
-
-
-def header_names(header: str, delimiter: str) -> list[str]:
-    return next(csv.reader(io.StringIO(header, newline=""), delimiter=delimiter))
 
 
 class Records:
@@ -227,13 +221,10 @@ class Block:
                 parts.append(part)
             columns.append(pa.chunked_array(parts, kind))
         found = pa.table(columns, schema.names)
-        if bad:
-            at, places = 0, list[int | None]()
-            for row in range(self.count):
-                places.append(None if row in bad else at)
-                at += row not in faults
-            found = found.take(pa.array(places, pa.int64()))
-        return found
+        if not bad:
+            return found
+        places = {row: at for at, row in enumerate(rows) if row not in bad}
+        return found.take(pa.array(map(places.get, range(self.count)), pa.int64()))
 
     def inferred(self) -> pa.Schema:
         """The columns, with types from the records that have all fields.
@@ -251,7 +242,7 @@ class Block:
 
     def _texts(self, names: Sequence[str]) -> tuple[pa.Table, Sequence[int], dict[int, InputCorrupt]]:
         """Columns, as text, of the records that have all fields; these records; and the faults of the others."""
-        faults, text, fields = dict[int, InputCorrupt](), self._text, dict[int, int]()
+        faults, text, others = dict[int, InputCorrupt](), self._text, dict[int, InputCorrupt]()
         for row in range(self.count) if self._suspect else ():
             at, record = self._at(self._starts[row]), self._record(row)
             try:
@@ -267,14 +258,15 @@ class Block:
             text = b"".join(map(self._record, rows))
 
         def note(found: pv.InvalidRow) -> str:
-            fields[rows[found.number - 1]] = found.actual_columns
+            row = rows[found.number - 1]
+            others[row] = self._other_fields(row, found.actual_columns)
             return "skip"
 
         empty = pa.table({name: pa.array([], pa.string()) for name in names})
         table = read_columns(text, self._header, names, note) if rows else empty
-        if fields:
-            faults |= {row: self._other_fields(row, count) for row, count in fields.items()}
-            rows = [row for row in rows if row not in fields]
+        if others:
+            faults |= others
+            rows = [row for row in rows if row not in others]
         if table.num_rows != len(rows):
             raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {len(rows)} records")
         return table, rows, faults
@@ -348,7 +340,7 @@ def typed(text: pa.StringArray, kind: pa.DataType, decimal: str, *, exact: bool)
     values = parsed_exactly(text, kind)
     if exact and is_.is_boolean(kind) and pc.any(pc.is_in(text, pa.array(["0", "1"]))).as_py():
         raise pa.ArrowInvalid("a number is no bool, unless the job declares it")
-    if exact and _is_number(kind) and _is_lost(values, text):
+    if exact and (is_.is_integer(kind) or is_.is_floating(kind)) and _is_lost(values, text):
         raise DigitsLost
     return values
 
@@ -372,7 +364,3 @@ def _is_lost(values: pa.Array | pa.ChunkedArray, text: pa.StringArray | pa.Chunk
         return False
     long = (each.strip().lstrip("+-") for each in text.filter(pc.match_substring_regex(text, _LONG)).to_pylist())
     return any(len(each) >= _NO_NUMBER or is_rounded(int(each)) for each in long)
-
-
-def _is_number(kind: pa.DataType) -> bool:
-    return bool(is_.is_integer(kind) or is_.is_floating(kind))
