@@ -74,12 +74,14 @@ class Tar(BlockSource):
                 held += _bytes(members)
                 if held > _SEEN_BYTES:
                     break
-        return self._schema([*names])
+        return self._schema([KEY, *names])
 
     def _schema(self, names: list[str]) -> pa.Schema:
-        return pa.schema([(KEY, pa.string()), *((name, self._kind(name)) for name in names)])
+        return pa.schema([(name, self._kind(name)) for name in names])
 
     def _kind(self, ending: str) -> pa.DataType:
+        if ending == KEY:
+            return pa.string()
         if not self.decode:
             return pa.binary()
         # `seg.json` is JSON, too.
@@ -97,7 +99,7 @@ class Tar(BlockSource):
             SchemaMismatch: There are samples, and none has a column of the schema.
         """
         absent, met = {name for name in schema.names if name != KEY}, dict[str, int]()
-        own = pa.schema([(name, pa.string() if name == KEY else self._kind(name)) for name in schema.names])
+        own = self._schema(schema.names)
         check_columns(piece.uri, own, pa.schema([each for each in schema if each.name == KEY]))
         with _opened(storage, piece.uri) as file:
             rows: list[dict[str, object]] = []
