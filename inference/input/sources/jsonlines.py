@@ -1,8 +1,4 @@
-"""JSON lines: each line is one object and one row. Blank lines are not counted.
-
-A unit is a range of bytes of a large file, and has the lines that begin in it. A small or a compressed file is one
-unit.
-"""
+"""JSON lines: each line is one object and one row. Blank lines are not counted."""
 
 from __future__ import annotations
 
@@ -47,33 +43,7 @@ _TEXT = re.compile(rb'"(?:[^"\\]|\\.)*"')
 """A text, which may hold brackets."""
 
 
-def inferred(uri: str, block: bytes) -> tuple[pa.Schema, int]:
-    """The columns of a file whose beginning this is, and the number of records in it.
-
-    Records that cannot be read have no say. Where the values of a column contradict each other, most records win.
-
-    Raises:
-        InputCorrupt: There are records, and none can be read.
-    """
-    numbers, records = _numbered(1, block)
-    found: list[tuple[int, pa.Schema]] = []
-    first: RowFault | None = None
-    for low, high, part in in_parts(records, partial(_together, schema=None)):
-        if isinstance(part, pa.Table):
-            found.append((high - low, pa.schema([each.with_type(_plain(each.type)) for each in part.schema])))
-        elif first is None:
-            first = _fault(f"{uri}: line {numbers[low]}", records[low], pa.schema([]), part)
-    if first is not None and not found:
-        raise first
-    counts = defaultdict[str, Counter[pa.DataType]](Counter)
-    for count, schema in found:
-        for column in schema:
-            counts[column.name][column.type] += count
-    kinds = {name: usual_type(counted, wider) for name, counted in counts.items()}
-    return pa.schema([*kinds.items()]), len(records)
-
-
-def parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
+def _parsed(where: str, line: int, block: bytes, schema: pa.Schema, lost: Unreadable) -> pa.Table:
     """Parse a block of whole lines. where, line: of the first. lost: gets unreadable lines, null rows here."""
     numbers, records = _numbered(line, block)
 
@@ -119,7 +89,7 @@ def _read(block: bytes, schema: pa.Schema | None) -> pa.Table:
     if schema is None:
         return table
     if large := [each for each in schema if not is_declared(each) and has_large(table[each.name])]:
-        objects = [_object(line) or {} for line in block.split(b"\n") if _LONG.search(line)]
+        objects = [_object(line) for line in block.split(b"\n") if _LONG.search(line)]
         if any(_loses(each.get(field.name), field.type) for each in objects for field in large):
             raise DigitsLost
     if asked == schema:
@@ -203,11 +173,12 @@ def _kind(record: bytes) -> str:
     return "no type of its own"
 
 
-def _object(record: bytes) -> dict[str, object] | None:
+def _object(record: bytes) -> dict[str, object]:
+    """A record that Arrow has read; empty if Python cannot read it."""
     with suppress(ValueError, RecursionError):
-        value = json.loads(record)
-        return value if isinstance(value, dict) else None
-    return None
+        found: dict[str, object] = json.loads(record)
+        return found
+    return {}
 
 
 class JsonLines(lines.TextSource):
@@ -222,8 +193,23 @@ class JsonLines(lines.TextSource):
     unseen = pa.null()
 
     def beginning(self, storage: Storage, uri: str) -> tuple[pa.Schema, int]:
-        """If values of a column contradict each other, the type of most of them is the column's."""
-        return inferred(uri, self.first_lines(storage, uri))
+        """Records that cannot be read have no say. If values of a column contradict each other, the type of most of
+        them is the column's.
+        """
+        numbers, records = _numbered(1, self.first_lines(storage, uri))
+        counts, is_read = defaultdict[str, Counter[pa.DataType]](Counter), False
+        first: RowFault | None = None
+        for low, high, part in in_parts(records, partial(_together, schema=None)):
+            if isinstance(part, pa.Table):
+                is_read = True
+                for column in part.schema:
+                    counts[column.name][_plain(column.type)] += high - low
+            elif first is None:
+                first = _fault(f"{uri}: line {numbers[low]}", records[low], pa.schema([]), part)
+        if first is not None and not is_read:
+            raise first
+        kinds = {name: usual_type(counted, wider) for name, counted in counts.items()}
+        return pa.schema([*kinds.items()]), len(records)
 
     def count(self, block: bytes) -> int:
         return sum(1 for line in block.split(b"\n") if line.strip())
@@ -237,7 +223,7 @@ class JsonLines(lines.TextSource):
                 said = f"{piece.uri}: column {field.name!r} cannot be read from JSON, {expected_type(field)}: {why}"
                 raise SchemaMismatch(said)
         for where, line, block in self.of_piece(storage, piece, size):
-            yield parsed(where, line, block, schema, lost)
+            yield _parsed(where, line, block, schema, lost)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> RowsRead:
         """A column is missing if it has no value, and no record in the beginning of the file has the key."""

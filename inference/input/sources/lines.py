@@ -156,7 +156,8 @@ class BlockSource(Source):
 
 
 class TextSource(BlockSource):
-    """Base of the formats of text. A small, compressed or recoded file is one unit; a large one has several.
+    """Base of the formats of text. A unit is a range of bytes of a large file, and has the lines that begin in it. A
+    small, compressed or recoded file is one unit.
 
     encoding: of the text; the option `ENCODING`, if the source has it.
     """

@@ -1,8 +1,5 @@
 """Plain text: each line is one row, in one column. A blank line is a row, too, so that `_row` + 1 is the line's
 number.
-
-A unit is a range of bytes of a large file, and has the lines that begin in it. A small or a compressed file is one
-unit.
 """
 
 from __future__ import annotations
