@@ -160,7 +160,8 @@ def _files_at(storage: Storage, source: Source | None, own: str, place: str) -> 
         JobError: The user's own source raised an error that is none of ours, or lists something else than entries.
     """
     try:
-        for entry in (source.files if source else _unmarked)(storage, place):
+        no_table = partial(_check_no_table, place)
+        for entry in source.files(storage, place) if source else listing.matching(storage, place, no_table):
             if not isinstance(entry, Entry):
                 raise TypeError(f"files gave a {type(entry).__name__}, not an Entry")
             yield entry
@@ -170,11 +171,6 @@ def _files_at(storage: Storage, source: Source | None, own: str, place: str) -> 
         raise JobError(
             f"input.format: {own} failed with {type(error).__name__}: {error}, when it listed {place}"
         ) from error
-
-
-def _unmarked(storage: Storage, place: str) -> Iterator[Entry]:
-    """The files at a place that is no table."""
-    return listing.matching(storage, place, partial(_check_no_table, place))
 
 
 def _is_of(source: Source, given: Input, uri: str) -> bool:
@@ -257,9 +253,12 @@ def with_list(storage: Storage, job: Job) -> Job:
         content = storage.read(uri)
     except Missing:
         return job
-    found, reach = named_in(uri, content, Path(job.folder)), Reach(own_places(job.input))
-    for place, number in found.items():
-        check_within(reach, job.input, listing.input_folder(place), f"input.list: {uri}, line {number}")
+    found, reach = dict[str, int](), Reach(own_places(job.input))
+    for number, line in enumerate(content.removeprefix(lines.BOM).splitlines(), 1):
+        where = f"input.list: {uri}, line {number}"
+        if (place := _place(line, where, Path(job.folder))) and place not in found:
+            check_within(reach, job.input, listing.input_folder(place), where)
+            found[place] = number
     if not found:
         raise JobError(f"input.list: {uri} names no files: each of its lines is blank or a comment")
     return job.model_copy(update={"input": job.input.listing(found)})
@@ -287,19 +286,6 @@ def check_within(reach: Reach, given: Input, uri: str, where: str) -> None:
         f"{where}: {leads} is not below {own[0]}{more}; if it is input, add its place to the job: "
         f"input: {{within: [{json.dumps(host_of(real) if is_web(real) else real.rpartition('/')[0] or '/')}]}}"
     )
-
-
-def named_in(uri: str, content: bytes, folder: Path) -> dict[str, int]:
-    """The inputs that a list names, with the number of the line that names each first. uri: of the list.
-
-    Raises:
-        JobError: A line is no place. Names `input.list` and the line.
-    """
-    found: dict[str, int] = {}
-    for number, line in enumerate(content.removeprefix(lines.BOM).splitlines(), 1):
-        if place := _place(line, f"input.list: {uri}, line {number}", folder):
-            found.setdefault(place, number)
-    return found
 
 
 def _place(line: bytes, where: str, folder: Path) -> str:
