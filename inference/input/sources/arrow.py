@@ -33,7 +33,7 @@ class Arrow(Source):
     def describe(self, storage: Storage, entry: Entry) -> Description:
         """Of each batch of a file only the narrowest column is read: with it come the batch's rows."""
         with _opened(storage, entry.uri) as file:
-            schema = _schema(entry.uri, file)
+            schema = _reader(file, []).schema
             if _is_stream(file):
                 return Description(normalised(schema), (UNKNOWN,), (entry.size,))
             reader = _reader(file, [_narrowest(schema)] if len(schema) else [])
@@ -44,12 +44,21 @@ class Arrow(Source):
 
     def columns(self, storage: Storage, entry: Entry) -> pa.Schema:
         with _opened(storage, entry.uri) as file:
-            return normalised(_schema(entry.uri, file))
+            return normalised(_reader(file, []).schema)
 
     def read(self, storage: Storage, piece: Piece, schema: pa.Schema, most: int | None = None) -> pa.Table:
         """Whole record batches. Columns that are not asked for are not read."""
-        found = list(_batches(storage, piece, schema, range(*piece.row_groups)))
-        return pa.Table.from_batches(found).select(schema.names) if found else schema.empty_table()
+        batches = []
+        with _opened(storage, piece.uri) as file:
+            found = _reader(file, []).schema
+            check_columns(piece.uri, found, schema)
+            reader = _reader(file, [found.get_field_index(name) for name in schema.names])
+            is_stream, units = isinstance(reader, ipc.RecordBatchStreamReader), range(*piece.row_groups)
+            for batch in reader if is_stream else map(reader.get_batch, units):
+                # Arrow trusts what the file says of its values: a wrong offset would end the process.
+                batch.validate(full=True)
+                batches.append(batch)
+        return pa.Table.from_batches(batches).select(schema.names) if batches else schema.empty_table()
 
 
 SOURCE = Arrow()
@@ -57,28 +66,26 @@ SOURCE = Arrow()
 
 @contextmanager
 def _opened(storage: Storage, uri: str) -> Iterator[pa.NativeFile]:
+    """Open a file or a stream.
+
+    Raises:
+        InputCorrupt: It is neither, a stream that was cut off, or holds a length that no memory has.
+    """
     with storage.open(uri) as file:
+        start = _at(file, 0, len(_FILE))
+        if start.startswith(_STREAM):
+            # Arrow takes a stream that ends between two batches for a whole one.
+            if _at(file, max(0, file.size() - len(_STREAM_END)), len(_STREAM_END)) != _STREAM_END:
+                raise InputCorrupt(
+                    f"{uri}: the end of the stream is missing: it was cut off, or its writer was not closed"
+                )
+        elif start != _FILE:
+            raise InputCorrupt(f"{uri}: is neither an Arrow file nor a stream")
         try:
             yield file
         except pa.ArrowMemoryError as error:
             # Lengths are stored as numbers, and a damaged one may be larger than any memory.
             raise InputCorrupt(f"{uri}: holds a length for which there is not enough memory: {error}") from error
-
-
-def _schema(uri: str, file: pa.NativeFile) -> pa.Schema:
-    """The columns of an open file or stream.
-
-    Raises:
-        InputCorrupt: It is neither, or a stream that was cut off.
-    """
-    start = _at(file, 0, len(_FILE))
-    if start.startswith(_STREAM):
-        # Arrow takes a stream that ends between two batches for a whole one.
-        if _at(file, max(0, file.size() - len(_STREAM_END)), len(_STREAM_END)) != _STREAM_END:
-            raise InputCorrupt(f"{uri}: the end of the stream is missing: it was cut off, or its writer was not closed")
-    elif start != _FILE:
-        raise InputCorrupt(f"{uri}: is neither an Arrow file nor a stream")
-    return _reader(file, []).schema
 
 
 def _at(file: pa.NativeFile, at: int, size: int) -> bytes:
@@ -98,20 +105,3 @@ def _reader(file: pa.NativeFile, fields: list[int]) -> ipc.RecordBatchFileReader
 
 def _narrowest(schema: pa.Schema) -> int:
     return min(range(len(schema)), key=lambda at: value_bytes(schema.field(at).type, text=1 << 10, items=1 << 10))
-
-
-def _batches(storage: Storage, piece: Piece, schema: pa.Schema, units: range) -> Iterator[pa.RecordBatch]:
-    """The record batches of these units, with at least the columns of `schema`; all batches of a stream.
-
-    Raises:
-        SchemaMismatch: The file has not these columns.
-        ArrowInvalid: A batch contradicts itself.
-    """
-    with _opened(storage, piece.uri) as file:
-        found = _schema(piece.uri, file)
-        check_columns(piece.uri, found, schema)
-        reader = _reader(file, [found.get_field_index(name) for name in schema.names])
-        for batch in reader if isinstance(reader, ipc.RecordBatchStreamReader) else map(reader.get_batch, units):
-            # Arrow trusts what the file says of its values: a wrong offset would end the process.
-            batch.validate(full=True)
-            yield batch
