@@ -11,7 +11,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -286,7 +286,7 @@ def make_plan(discovery: Discovery, job: Job, fingerprint: str, previous: Plan |
     """
     kept, covered = _kept(discovery, previous)
     fresh = (line for line in _lines(discovery) if line["uri"] not in covered)
-    packed = _pack(fresh, *_target(discovery, job), lambda uri: source_of(job, uri).divisible, _batch_rows(job))
+    packed = _pack(fresh, *_target(discovery, job), job)
     return Plan.of(itertools.chain(kept, (shard_of(pieces, fingerprint) for pieces in packed)))
 
 
@@ -334,21 +334,15 @@ def _target(discovery: Discovery, job: Job) -> tuple[str, int]:
     return "sizes", max(1, min(DECODED_BYTES, total // (SHARDS_PER_ACTOR * max(job.resources.max_actors, staged))))
 
 
-def _batch_rows(job: Job) -> int:
-    return max((each.batch_size for each in job.models if isinstance(each.batch_size, int)), default=1)
-
-
-def _pack(
-    lines: Iterable[dict[str, Any]], unit: str, target: int, divisible: Callable[[str], bool], batch: int
-) -> Iterator[tuple[Piece, ...]]:
+def _pack(lines: Iterable[dict[str, Any]], unit: str, target: int, job: Job) -> Iterator[tuple[Piece, ...]]:
     """Cut large files, and pack files of at most half a shard together, whole and in order.
 
-    divisible: whether units of the file with this uri can be cut. batch: the rows of a micro-batch. Files of one row
-    each, as images are, are packed in whole batches, if they are more than one: of 100 images in batches of 64, the
-    other 36 would take a GPU about as long as 64.
+    Files of one row each, as images are, are packed in whole micro-batches, if they are more than one: of 100 images in
+    batches of 64, the other 36 would take a GPU about as long as 64.
 
     If rows limit the shards, a file with an unknown number of rows is a shard of its own.
     """
+    batch = max((each.batch_size for each in job.models if isinstance(each.batch_size, int)), default=1)
     packed: list[Piece] = []
     held, rows = 0, 0
     for line in lines:
@@ -359,7 +353,7 @@ def _pack(
         if not any(line["rows"]):
             continue
         if weight * 2 > target:
-            yield from ((piece,) for piece in _cut(line, unit, target, divisible(line["uri"])))
+            yield from ((piece,) for piece in _cut(line, unit, target, source_of(job, line["uri"]).divisible))
             continue
         begun = unit == "sizes" and sum(line["rows"]) == 1 and rows > batch and rows % batch
         limit = target * STRETCH if begun else target
