@@ -109,10 +109,11 @@ class Sql(Source):
         if version is None:
             return
         with self._session() as session:
-            found = session.key_counts(self._source, self.key)
-            self._check_key(*found)
+            count, keys, different = session.key_counts(self._source, self.key)
+            self._check_key(count, keys, different)
             _SCHEMAS[self] = session.described(self._source)
-            for number, rows in enumerate(self._ranges(session, found[0])):
+            firsts = session.bounds(self._source, self.key, -(-count // self.partitions)) if count else []
+            for number, rows in enumerate(itertools.pairwise([None, *firsts[1:], None])):
                 content = self._content(session, rows)
                 bounds = quote(json.dumps(rows, ensure_ascii=False, separators=(",", ":")), safe="[,]")
                 name = f"{self.uri}#{number:04d}:{quote(self.key, safe='')}={bounds}"
@@ -195,11 +196,6 @@ class Sql(Source):
                 f"input.options.key: {self.key!r} has {different:,} different values in {keys:,} rows; name a column "
                 "with another value in each row, so that the order of the rows is no chance"
             )
-
-    def _ranges(self, session: Session, rows: int) -> Iterator[Range]:
-        bounds: list[Key] = session.bounds(self._source, self.key, -(-rows // self.partitions)) if rows else []
-        edges: list[Key | None] = [None, *bounds[1:], None]
-        yield from itertools.pairwise(edges)
 
 
 SOURCE = Sql()
