@@ -92,11 +92,10 @@ class Delta(TableSource):
         self._check_features(table)
         schema = normalised(pa.schema(table.schema().to_arrow()))
         actions = pa.table(table.get_add_actions(flatten=True))
-        columns = {name: f"partition.{name}" for name in table.metadata().partition_columns}
         values = {
-            name: actions[column].cast(schema.field(name).type)
-            for name, column in columns.items()
-            if column in actions.column_names
+            name: actions[f"partition.{name}"].cast(schema.field(name).type)
+            for name in table.metadata().partition_columns
+            if f"partition.{name}" in actions.column_names
         }
         masks = _masks(table)
         files = {}

@@ -83,7 +83,7 @@ class SnapshotSource(Source, Generic[File]):
 
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """The data files of one snapshot, also those that do not exist any more."""
-        snapshot = _SHARED.snapshot(self, storage, None)
+        snapshot = _snapshot(self, storage, None)
         if snapshot is None:
             return
         found = {entry.uri: entry for entry in storage.list(uri) if entry.uri in snapshot.files}
@@ -102,7 +102,7 @@ class SnapshotSource(Source, Generic[File]):
             InputChanged: There is no such snapshot any more, or it has no such file.
         """
         number = snapshot_of(version)
-        snapshot = _SHARED.snapshot(self, storage, number)
+        snapshot = _snapshot(self, storage, number)
         if snapshot is None or uri not in snapshot.files:
             raise InputChanged(f"{uri}: the table at {self.uri} is another one now; run again to plan it")
         return snapshot, snapshot.files[uri]
@@ -234,25 +234,23 @@ class TableSource(SnapshotSource[TableFile]):
         return pa.table(columns)
 
 
-class _Snapshots:
-    """The snapshots that this process used last. Several threads may ask at once; one of them opens."""
+_OPENING = Lock()
 
-    def __init__(self) -> None:
-        self._lock = Lock()
-        self._kept: OrderedDict[tuple[str, str, str | None], Snapshot[Any]] = OrderedDict()
-
-    def snapshot(self, source: SnapshotSource[File], storage: Storage, number: str | None) -> Snapshot[File] | None:
-        """As `SnapshotSource.opened`. A snapshot that is asked for by its number is opened once."""
-        with self._lock:
-            found = self._kept.pop((source.name, source.uri, number), None) or source.opened(storage, number)
-            if found is not None:
-                self._kept[source.name, source.uri, number or found.number] = found
-                while len(self._kept) > _SNAPSHOTS:
-                    self._kept.popitem(last=False)
-            return found
+_KEPT: OrderedDict[tuple[str, str, str | None], Snapshot[Any]] = OrderedDict()
+"""The snapshots that this process used last."""
 
 
-_SHARED = _Snapshots()
+def _snapshot(source: SnapshotSource[File], storage: Storage, number: str | None) -> Snapshot[File] | None:
+    """As `SnapshotSource.opened`. A snapshot that is asked for by its number is opened once, also if several threads
+    ask.
+    """
+    with _OPENING:
+        found = _KEPT.pop((source.name, source.uri, number), None) or source.opened(storage, number)
+        if found is not None:
+            _KEPT[source.name, source.uri, number or found.number] = found
+            while len(_KEPT) > _SNAPSHOTS:
+                _KEPT.popitem(last=False)
+        return found
 
 
 def _rows(storage: Storage, piece: Piece, schema: pa.Schema, positions: npt.NDArray[np.int64]) -> pa.Table:

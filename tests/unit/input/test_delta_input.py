@@ -6,6 +6,7 @@ import datetime as dt
 import json
 import math
 import re
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +114,7 @@ def test_another_process_reads_the_snapshot_that_was_found(table: Path, monkeypa
     found = discover(STORAGE, job)
     expected = by_delta_rs(table)
     DeltaTable(table).delete("id < 30")
-    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    monkeypatch.setattr(tables, "_KEPT", OrderedDict())
     assert sorted_rows(job, found) == expected
     assert len(expected) > len(by_delta_rs(table))
 
@@ -123,8 +124,8 @@ def test_a_process_keeps_few_of_the_snapshots_that_it_reads(table: Path, monkeyp
     for number in range(200, 206):
         write_deltalake(table, pa.table({"id": [number]}), mode="append", schema_mode="merge")
     found = {version: discover(STORAGE, job_of(table, version=version)) for version in range(9)}
-    shared, opened = tables._Snapshots(), []
-    monkeypatch.setattr(tables, "_SHARED", shared)
+    kept, opened = OrderedDict[Any, Any](), []
+    monkeypatch.setattr(tables, "_KEPT", kept)
     as_before = delta.Delta.opened
 
     def noted(source: delta.Delta, storage: Storage, number: str | None) -> Any:
@@ -136,7 +137,7 @@ def test_a_process_keeps_few_of_the_snapshots_that_it_reads(table: Path, monkeyp
         for each in (version, 0):
             assert len(sorted_rows(job_of(table, version=each), found[each])) == found[each].rows
     assert sorted(map(str, opened)) == [str(version) for version in range(9)]
-    assert len(shared._kept) == tables._SNAPSHOTS
+    assert len(kept) == tables._SNAPSHOTS
 
 
 @pytest.mark.parametrize("gone", [(0, 1, 2), (0, 1), (1,)], ids=str)
@@ -151,7 +152,7 @@ def test_a_version_that_is_gone_is_told_though_its_files_are_there(
     checkpoint(table)
     for version in gone:
         (table / "_delta_log" / f"{version:020}.json").unlink()
-    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    monkeypatch.setattr(tables, "_KEPT", OrderedDict())
     with pytest.raises(InputChanged, match=rf"{re.escape(str(table))}.* has no version 2 any more.*; run again"):
         read_piece(STORAGE, job, piece, found.schema)
     with pytest.raises(JobError, match=r"input\.options: .* has no version 2 \(any more\); its newest is 3"):

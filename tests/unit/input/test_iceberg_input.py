@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import re
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -223,7 +224,7 @@ def test_another_process_reads_the_snapshot_that_was_found_and_needs_no_catalog(
     found = discover(STORAGE, job)
     expected = by_pyiceberg(table)
     table.delete("id < 30")
-    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    monkeypatch.setattr(tables, "_KEPT", OrderedDict())
     catalog_file(table).unlink()
     read = [read_piece(STORAGE, job, piece, found.schema).table for piece in pieces(job, found)]
     assert sorted(pa.concat_tables(read).to_pylist(), key=lambda row: row["id"]) == expected
@@ -241,7 +242,7 @@ def test_a_snapshot_that_is_gone_is_told_though_its_files_are_there(
     piece, *_ = pieces(job, found)
     for metadata in (Path(table.location().removeprefix("file://")) / "metadata").glob("*.metadata.json"):
         metadata.unlink()
-    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    monkeypatch.setattr(tables, "_KEPT", OrderedDict())
     with pytest.raises(InputChanged, match=r"has the snapshot no more that this run reads .*; run again"):
         read_piece(STORAGE, job, piece, found.schema)
 

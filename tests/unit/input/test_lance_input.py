@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from collections import OrderedDict
 from pathlib import Path
 from typing import Any
 
@@ -139,7 +140,7 @@ def test_another_process_reads_the_version_that_was_found(table: Path, monkeypat
 
 def forget(monkeypatch: pytest.MonkeyPatch) -> None:
     """As in another process: nothing is open."""
-    monkeypatch.setattr(tables, "_SHARED", tables._Snapshots())
+    monkeypatch.setattr(tables, "_KEPT", OrderedDict())
 
 
 def test_a_continued_run_keeps_the_shards_of_the_fragments_that_are_the_same(table: Path) -> None:
