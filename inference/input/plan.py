@@ -173,16 +173,9 @@ def _described(storage: Storage, job: Job, entry: Entry) -> Description | Except
         return error.with_traceback(None)
 
 
-@dataclass(frozen=True, slots=True)
-class PlanLine:
-    """A shard as a line of a plan's table. rows: as `Shard.rows`."""
-
-    shard: str
-    rows: int
-    pieces: tuple[Piece, ...]
-
-
-SHARDS = record_schema(PlanLine)
+SHARDS = pa.schema(
+    [("shard", pa.string()), ("rows", pa.int64()), ("pieces", pa.list_(pa.struct(list(record_schema(Piece)))))]
+)
 """One line per shard. `rows` is `UNREADABLE` (-1) or `UNKNOWN` (-2) if that of one of its files is."""
 
 
