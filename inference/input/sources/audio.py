@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, imported
+from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.job.options import flag, whole
 from nightjar.inference.storage.protocol import Entry, Storage, file_name
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -89,14 +88,9 @@ class Audio(OneRowSource):
     )
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """Nothing is read. A file that is no sound is a row, too: reading it will say what it is.
-
-        Raises:
-            JobError: soundfile is not installed, or soxr, if it is needed.
-        """
-        _soundfile()
-        if self.sample_rate is not None:
-            _soxr()
+        """Nothing is read. A file that is no sound is a row, too: reading it will say what it is."""
+        for needed in ("soundfile", "soxr") if self.sample_rate is not None else ("soundfile",):
+            self.imported(needed)
         _, dot, end = file_name(entry.uri).lower().rpartition(".")
         return Description(self.schema(), (1,), (max(1, entry.size * _EXPANDED.get(dot + end, _LOSSY)),))
 
@@ -109,14 +103,10 @@ class Audio(OneRowSource):
         return pa.schema([("samples", kind), ("sampling_rate", pa.int32()), ("path", pa.string())])
 
     def _samples(self, uri: str, data: bytes) -> tuple[npt.NDArray[np.float32], int]:
-        """Samples of shape (frames,) or (frames, channels), and how many there are in a second.
-
-        Raises:
-            InputCorrupt: It is no sound that can be decoded, or was cut off.
-        """
+        """Samples of shape (frames,) or (frames, channels), and how many there are in a second. Raises as `decoded`."""
         if not data:
             raise InputCorrupt(f"{uri}: an empty file, not audio")
-        soundfile, is_guess = _soundfile(), _lacks_count(data)
+        soundfile, is_guess = self.imported("soundfile"), _lacks_count(data)
         try:
             with soundfile.SoundFile((_Larger if is_guess else io.BytesIO)(data)) as file:
                 said, channels, rate = int(file.frames), int(file.channels), int(file.samplerate)
@@ -136,7 +126,7 @@ class Audio(OneRowSource):
         if self.mono:
             samples = samples.mean(axis=1, dtype=np.float32)
         if self.sample_rate is not None and self.sample_rate != rate:
-            samples, rate = _soxr().resample(samples, rate, self.sample_rate), self.sample_rate
+            samples, rate = self.imported("soxr").resample(samples, rate, self.sample_rate), self.sample_rate
         return np.ascontiguousarray(samples, np.float32), rate
 
     def _array(self, samples: npt.NDArray[np.float32]) -> pa.Array:
@@ -146,9 +136,6 @@ class Audio(OneRowSource):
 
 
 SOURCE = Audio()
-
-_soundfile = partial(imported, "soundfile", "the audio format", "audio")
-_soxr = partial(imported, "soxr", "the audio format", "audio")
 
 
 def _wrong(data: bytes, frames: int) -> str:

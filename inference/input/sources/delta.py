@@ -17,7 +17,6 @@ import pyarrow as pa
 
 from nightjar.inference.errors import JobError, Transient
 from nightjar.inference.input.schemas import normalised
-from nightjar.inference.input.sources.protocol import needing
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import whole
 from nightjar.inference.messages import clip
@@ -125,16 +124,11 @@ class Delta(TableSource):
 
     @contextmanager
     def _as_ours(self) -> Iterator[None]:
-        """Faults of delta-rs and of its storage as ours.
-
-        Raises:
-            JobError: deltalake is not installed.
-        """
-        with needing("input.format", "Delta Lake", "delta"):
-            from deltalake.exceptions import DeltaError
+        """Faults of delta-rs and of its storage as ours. Raises as `imported`."""
+        errors = self.imported("deltalake.exceptions")
         try:
             yield
-        except (DeltaError, OSError) as error:
+        except (errors.DeltaError, OSError) as error:
             said = " ".join(line.strip() for line in str(error).splitlines()[:3])
             raise Transient(f"{self.uri}: the Delta table cannot be opened: {clip(said)}") from error
 

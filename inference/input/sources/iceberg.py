@@ -23,7 +23,7 @@ import pyarrow.types as is_
 from nightjar.inference.arrow_types import is_list, list_of
 from nightjar.inference.errors import InputChanged, JobError, Transient
 from nightjar.inference.input.schemas import normalised, value_type
-from nightjar.inference.input.sources.protocol import bound, needing, path
+from nightjar.inference.input.sources.protocol import bound, path
 from nightjar.inference.input.sources.tables import Mask, TableFile, TableSnapshot, TableSource
 from nightjar.inference.job.options import text, whole
 from nightjar.inference.storage.protocol import Storage
@@ -236,17 +236,13 @@ class Iceberg(TableSource):
 
     @contextmanager
     def _as_ours(self, planned: bool) -> Iterator[None]:
-        """Faults of pyiceberg and of what it asks as ours. planned: whether a plan has the snapshot.
-
-        Raises:
-            JobError: pyiceberg is not installed.
-            InputChanged: The planned snapshot is gone.
+        """Faults of pyiceberg and of what it asks as ours. Raises as `imported` and `opened`. planned: whether a plan
+        has the snapshot.
         """
-        with needing("input.format", "Iceberg", "iceberg"):
-            from pyiceberg.exceptions import RESTError
+        errors = self.imported("pyiceberg.exceptions")
         try:
             yield
-        except (RESTError, OSError) as error:
+        except (errors.RESTError, OSError) as error:
             said = " ".join(str(error).split())
             if planned and isinstance(error, FileNotFoundError):
                 raise InputChanged(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,7 +16,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt
 from nightjar.inference.input.sources.binary import OneRowSource
-from nightjar.inference.input.sources.protocol import Description, imported
+from nightjar.inference.input.sources.protocol import Description
 from nightjar.inference.job.options import Option, choice, flag
 from nightjar.inference.storage.protocol import Entry, Storage, file_name
 from nightjar.inference.tensors import VariableShapedTensor, of_variable_shape
@@ -66,12 +65,8 @@ class Image(OneRowSource):
     )
 
     def describe(self, storage: Storage, entry: Entry) -> Description:
-        """Nothing is read. A file that is no image is a row, too: reading it will say what it is.
-
-        Raises:
-            JobError: Pillow is not installed.
-        """
-        _pillow()
+        """Nothing is read. A file that is no image is a row, too: reading it will say what it is."""
+        self.imported("PIL.Image")
         if self.size is not None:
             decoded = self.size[0] * self.size[1] * _CHANNELS[self.mode]
         else:
@@ -93,20 +88,17 @@ class Image(OneRowSource):
         return pa.schema([("image", kind), ("path", pa.string()), *label])
 
     def _pixels(self, uri: str, data: bytes) -> npt.NDArray[np.uint8]:
-        """Height × width × channels.
-
-        Raises:
-            InputCorrupt: It is not an image that can be decoded.
-        """
+        """Height × width × channels. Raises as `decoded`."""
         if not data:
             raise InputCorrupt(f"{uri}: an empty file, not an image")
+        pillow = self.imported("PIL.Image")
         try:
             # Pillow refuses an image of more than 178,956,970 pixels: a file of a few KB may claim to have any number.
-            image = _pillow().open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
+            image = pillow.open(io.BytesIO(data), formats=("JPEG", "PNG", "WEBP"))
             values = np.asarray(self._as_asked(image))
         except MemoryError:
             raise
-        except _pillow().UnidentifiedImageError:
+        except pillow.UnidentifiedImageError:
             raise InputCorrupt(f"{uri}: not a JPEG, PNG or WebP image, or damaged") from None
         except Exception as error:
             # A decoder raises whatever it happens to meet in a damaged file.
@@ -119,7 +111,7 @@ class Image(OneRowSource):
         if self.size is None:
             return converted
         height, width = self.size
-        return converted.resize((width, height), _pillow().Resampling.BILINEAR)
+        return converted.resize((width, height), self.imported("PIL.Image").Resampling.BILINEAR)
 
     def _tensor(self, values: npt.NDArray[np.uint8]) -> pa.Array:
         if self.size is None:
@@ -129,8 +121,6 @@ class Image(OneRowSource):
 
 
 SOURCE = Image()
-
-_pillow = partial(imported, "PIL.Image", "the image format", "images")
 
 
 def eight_bits(image: Decoded, *, upright: bool = True) -> Decoded:

@@ -24,7 +24,7 @@ from nightjar.inference.arrow_types import row_bytes
 from nightjar.inference.errors import InputCorrupt, JobError, Missing, Transient
 from nightjar.inference.input.schemas import normalised
 from nightjar.inference.input.sources.fitting import check_columns
-from nightjar.inference.input.sources.protocol import Description, bound, needing, path
+from nightjar.inference.input.sources.protocol import Description, bound, path
 from nightjar.inference.input.sources.tables import Snapshot, SnapshotSource
 from nightjar.inference.job.options import whole as number
 from nightjar.inference.records import Piece
@@ -130,12 +130,7 @@ class Lance(SnapshotSource[Fragment]):
         return first[0], Fragment(found.fragment_id, kept, first[1], content, dict(others) | named)
 
     def _table(self, storage: Storage, number: str | None) -> LanceDataset:
-        """The dataset at the version of this number, or else at the one that the options name.
-
-        Raises:
-            JobError: It has no version that the options name. Names the key.
-            InputChanged: It has no version of this number any more.
-        """
+        """The dataset at the version of this number, or else at the one that the options name. Raises as `opened`."""
         from lance import dataset
 
         uri = self.uri if is_local(self.uri) else as_url(self.uri, "input.uri: ")
@@ -153,13 +148,8 @@ class Lance(SnapshotSource[Fragment]):
 
     @contextmanager
     def _as_ours(self) -> Iterator[None]:
-        """Faults of Lance and of its storage as ours.
-
-        Raises:
-            JobError: pylance is not installed.
-        """
-        with needing("input.format", "Lance", "lance"):
-            import lance  # noqa: F401
+        """Faults of Lance and of its storage as ours. Raises as `imported`."""
+        self.imported("lance")
         # Lance warns at each fork, also at those that start another program, as Ray's start does.
         warnings.filterwarnings("ignore", message="lance is not fork-safe")
         try:

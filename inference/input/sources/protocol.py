@@ -127,6 +127,15 @@ class Source(ABC):
         """This source for the input at `input.uri`. Files of a table are read with what the table says of them."""
         return self
 
+    def imported(self, module: str) -> Any:
+        """A module of the package that the source needs.
+
+        Raises:
+            JobError: As in `needing`. Names `input.format`.
+        """
+        with needing("input.format", self.name, self.extra):
+            return import_module(module)
+
     def files(self, storage: Storage, uri: str) -> Iterator[Entry]:
         """List the files of `input.uri`, sorted by uri; none if there is no input yet.
 
@@ -227,9 +236,3 @@ def needing(key: str, what: str, extra: str) -> Iterator[None]:
         yield
     except (ImportError, OSError) as error:
         raise JobError(f"{key}: {what} needs another package ({error}); install it: {install(extra)}") from error
-
-
-def imported(module: str, what: str, extra: str) -> Any:
-    """A module by its name, for a source. Raises as `needing`, of `input.format`."""
-    with needing("input.format", what, extra):
-        return import_module(module)
