@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nightjar.inference.errors import InputCorrupt, JobError
 from nightjar.inference.input.sources import lines
-from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Header, Records, start_after
+from nightjar.inference.input.sources.csvrecords import UNCLOSED, Block, Header, Records
 from nightjar.inference.input.sources.rows import Unreadable
 from nightjar.inference.job.options import text, texts
 from nightjar.inference.records import Piece
@@ -195,13 +195,21 @@ SOURCE = Csv()
 
 
 def _start(file: lines.Reading, low: int, quoted: bool, delimiter: bytes) -> int | None:
-    """The byte at which the first line from byte `low` on begins; None for none within the longest record."""
+    """The byte at which the first line from byte `low` on begins; None for none within the longest record.
+
+    quoted: whether `low` is inside quotes; between two quotes the answer may be wrong.
+    """
     file.seek(low - 1)
     before, held = file.read(1), b""
+    if not quoted and before == b"\n":
+        return low
+    # Any other byte than the delimiter is the inside of a field.
+    lead = b'"' if quoted else (before if before == delimiter else b"x")
     while data := file.read(max(_HEADER_BYTES, len(held))):
         held += data
-        if (begin := start_after(held, before, quoted, delimiter)) is not None:
-            return low + begin
+        ends = Records(lead + held, delimiter).ends
+        if len(ends):
+            return low + int(ends[0]) - 1
         if len(held) > lines.LONGEST_BYTES:
             break
     return None

@@ -146,19 +146,6 @@ def _outside(offsets: Offsets, quotes: Offsets) -> Offsets:
     return outside
 
 
-def start_after(text: bytes, before: bytes, quoted: bool, delimiter: bytes) -> int | None:
-    """The offset of the first line that begins in a text; None for none.
-
-    before: the byte before. quoted: whether the text begins inside quotes; between two quotes the answer may be wrong.
-    """
-    if not quoted and before == b"\n":
-        return 0
-    # Any other byte than the delimiter is the inside of a field.
-    lead = b'"' if quoted else (before if before == delimiter else b"x")
-    ends = Records(lead + text, delimiter).ends
-    return int(ends[0]) - 1 if len(ends) else None
-
-
 def read_columns(text: bytes, header: Header, names: Sequence[str], note: Callable[[pv.InvalidRow], str]) -> pa.Table:
     """Columns of records, as text; an empty field is null. note: told of records with another number of fields."""
     found = pv.read_csv(
