@@ -145,9 +145,10 @@ def discover(storage: Storage, job: Job, first: int | None = None) -> Discovery:
             for entry, found in zip(window, pool.map(partial(_described, storage, job), window), strict=True):
                 line = {"uri": entry.uri, "size": entry.size, "version": entry.version, "rows": [], "sizes": []}
                 if isinstance(found, Description):
-                    # The types of an empty file may be a guess (pandas writes null), so files with rows have priority.
-                    unseen = source_of(job, entry.uri).unseen
-                    (usual if found.has_say else empty).add(found.schema, unseen)
+                    # The types of an empty file may be a guess (pandas writes null), so files that have columns, and
+                    # have or may have rows, have priority.
+                    unseen, has_priority = source_of(job, entry.uri).unseen, any(found.rows) and found.schema.names
+                    (usual if has_priority else empty).add(found.schema, unseen)
                     settled = settled or unseen is not None or not any(map(holds_empty, found.schema.types))
                     line |= {"rows": found.rows, "sizes": found.sizes}
                 else:

@@ -70,11 +70,6 @@ class Description:
     sizes: tuple[int, ...]
     """The estimated bytes of each unit after decoding."""
 
-    @property
-    def has_say(self) -> bool:
-        """Whether the file counts for the columns of the input: it has columns, and has or may have rows."""
-        return any(self.rows) and len(self.schema) > 0
-
     def __post_init__(self) -> None:
         if UNKNOWN in self.rows and len(self.rows) > 1:
             raise ValueError("in a file of several units the rows of each unit must be known")
