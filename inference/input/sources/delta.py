@@ -1,7 +1,4 @@
-"""Delta Lake tables. delta-rs (the package `deltalake`) reads the log; the data files are read as Parquet.
-
-The option `version` chooses a version by its number. Without it, it is the newest.
-"""
+"""Delta Lake tables. delta-rs (the package `deltalake`) reads the log; the data files are read as Parquet."""
 
 from __future__ import annotations
 

@@ -2,8 +2,6 @@
 
 A fragment takes the place of a file; its first data file names it. Its `_row` counts the rows that the version has of
 it. Lance writes no file twice, so what the version says of a fragment also names what is in its other data files.
-
-The option `version` chooses a version by its number. Without it, it is the newest.
 """
 
 from __future__ import annotations

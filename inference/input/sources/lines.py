@@ -218,7 +218,6 @@ class TextSource(BlockSource):
         return self.encoding != UTF8 or compression(uri) is not None
 
     def in_units(self, piece: Piece) -> bool:
-        """Whether the piece's file has several units."""
         return not self._is_one_unit(piece.uri) and piece.size > UNIT_BYTES
 
     def of_piece(self, storage: Storage, piece: Piece, size: int) -> Iterator[tuple[str, int, bytes]]:
@@ -302,10 +301,7 @@ UTF16 = (b"\xff\xfe", b"\xfe\xff")
 
 
 def in_parts(items: Sequence[Any], parse: Callable[[Any], T]) -> Iterator[tuple[int, int, T | LineError]]:
-    """Parse lines, or values, in order: yield (first, last + 1, what was parsed), or the error of one.
-
-    Those that fail together are halved until they fail alone.
-    """
+    """Parse lines, or values, in order: yield (first, last + 1, what was parsed), or the error of one."""
     todo = [(0, len(items))] if len(items) else []
     while todo:
         low, high = todo.pop()

@@ -5,8 +5,6 @@ The first and the last range are open (`null`), so a row with a new key is in ex
 rows of a range in the order of the key, which is why each key must be there once. What a range has when it is looked
 for is in its version. A range that has other rows when it is read is not scored: nobody can read what the rows were
 before.
-
-`input.options`: `table` or `query`, `key`, and `partitions`, the number of ranges.
 """
 
 from __future__ import annotations
@@ -149,10 +147,9 @@ class Sql(Source):
                 raise InputChanged(
                     f"{piece.uri}: column {other!r} is another one than was planned; run again to score what it has now"
                 )
-            if self.unseen is None:
-                check_columns(piece.uri, names, schema)
-            else:
-                check_columns(piece.uri, names, pa.schema([each for each in schema if each.name not in names.names]))
+            # Where types are inferred from values, a column need only be there.
+            judged = [each for each in schema if self.unseen is None or each.name not in names.names]
+            check_columns(piece.uri, names, pa.schema(judged))
             ordered = f"ORDER BY {quoted(self.key)} LIMIT {count} OFFSET {piece.first_row}"
             part = f"WHERE {self._where(session, rows)} {ordered}"
             return session.read(piece, self._source, part, schema, most)
