@@ -55,20 +55,18 @@ ENCODING = choice(
 EXPANDED = 8
 """The assumed ratio of a compressed file's decoded size to its size."""
 
-_COMPRESSIONS = {"": None, ".gz": "gzip", ".zst": "zstd"}
+_CODECS = {".gz": "gzip", ".tgz": "gzip", ".zst": "zstd"}
 
 
 def suffixes(*kinds: str) -> tuple[str, ...]:
     """The ends of names of files of these kinds, packed and not."""
-    return tuple(kind + packed for kind, packed in product(kinds, _COMPRESSIONS))
+    return tuple(kind + packed for kind, packed in product(kinds, ("", ".gz", ".zst")))
 
 
 def compression(uri: str) -> str | None:
     """The codec that the end of a file's name tells; None for a file that is not compressed."""
     lower = file_name(uri).lower()
-    if lower.endswith(".tgz"):
-        return "gzip"
-    return next((codec for end, codec in _COMPRESSIONS.items() if end and lower.endswith(end)), None)
+    return next((codec for end, codec in _CODECS.items() if lower.endswith(end)), None)
 
 
 _UNDECODABLE = "nightjar.undecodable"
