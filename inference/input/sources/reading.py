@@ -209,21 +209,16 @@ def _decoding(source: Source, uri: str, own: str) -> Iterator[None]:
     """Makes the file's fault of what decoding it raises. own: the user's source."""
     try:
         yield
-    except (MemoryError, pa.ArrowCancelled):
-        raise
-    except (pa.ArrowException, UnicodeDecodeError) as error:
-        raise InputCorrupt(f"{uri}: not a readable {source.name} file: {error}") from error
-    except OSError as error:
-        # Arrow reports undecodable bytes as OSError without an errno; a real I/O error has one.
-        if error.errno is not None:
-            raise storage_error(error, uri) from error
-        raise InputCorrupt(f"{uri}: not a readable {source.name} file: {error}") from error
-    except NightjarError:
+    except (MemoryError, pa.ArrowCancelled, NightjarError):
         raise
     except Exception as error:
-        said = f"{type(error).__name__}: {error}"
-        if own:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise storage_error(error, uri) from error
+        # Arrow reports undecodable bytes as OSError, too, but without an errno.
+        is_told = isinstance(error, pa.ArrowException | UnicodeDecodeError | OSError)
+        said = str(error) if is_told else f"{type(error).__name__}: {error}"
+        if own and not is_told:
             raise SourceFailed(f"{uri}: {own} failed with {said}") from error
-        if isinstance(error, _OF_BYTES):
+        if is_told or isinstance(error, _OF_BYTES):
             raise InputCorrupt(f"{uri}: not a readable {source.name} file: {said}") from error
         raise
