@@ -12,7 +12,6 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from typing import Self
 from urllib.parse import quote, unquote
@@ -106,7 +105,7 @@ class Sql(Source):
         version = self._database.version(storage, self.uri)
         if version is None:
             return
-        with self._session() as session:
+        with self._database.open(self.uri) as session:
             count, keys, different = session.key_counts(self._source, self.key)
             self._check_key(count, keys, different)
             _SCHEMAS[self] = session.described(self._source)
@@ -139,7 +138,7 @@ class Sql(Source):
 
     def _read(self, piece: Piece, schema: pa.Schema, count: int, most: int | None) -> RowsRead:
         rows = json.loads(unquote(piece.uri.rpartition("=")[2]))
-        with self._session() as session:
+        with self._database.open(self.uri) as session:
             if self._content(session, rows) != content_of(piece.version):
                 raise _changed(piece)
             names = session.names(self._source)
@@ -166,9 +165,6 @@ class Sql(Source):
         count, content = session.content(self._source, self._where(session, rows))
         return f"{count}:{content}"
 
-    def _session(self) -> AbstractContextManager[Session]:
-        return self._database.open(self.uri)
-
     @property
     def _source(self) -> str:
         query = self.query.strip().rstrip(";")
@@ -179,7 +175,7 @@ class Sql(Source):
 
     def _described(self) -> pa.Schema:
         if self not in _SCHEMAS:
-            with self._session() as session:
+            with self._database.open(self.uri) as session:
                 _SCHEMAS[self] = session.described(self._source)
         return _SCHEMAS[self]
 
