@@ -39,6 +39,7 @@ def normalised(schema: pa.Schema) -> pa.Schema:
         kind = without_views(field.type)
         if is_.is_dictionary(kind):
             kind = pa.dictionary(pa.int32(), kind.value_type, kind.ordered)
+        # Types that are equal may name what is inside of a map otherwise: the file's own stays.
         field = field.with_type(kind) if kind != field.type else field
         schema = schema.set(index, field)
     return schema
