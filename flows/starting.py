@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from nightjar.flows.notifying import telling
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.input.plan import BEGINNING, Discovery, discover
+from nightjar.inference.input.plan import Discovery
 from nightjar.inference.process import seldom_collected
 from nightjar.inference.run.request import RunRequest
 from nightjar.inference.run.waiting import awaited
