@@ -45,6 +45,9 @@ from nightjar.inference.errors import ClusterError
 from nightjar.inference.job.model import Job
 from nightjar.inference.process import environment
 
+SEEN_ON = {"prefect": "3.9.1"}
+"""The versions with which `PatientRunner`, which uses a private name of Prefect, has been seen to work."""
+
 _ASK_S = 10.0
 """Seconds between two requests to an API that is away."""
 
@@ -75,6 +78,9 @@ class PatientRunner(Runner):
     async def __aexit__(self, *exc_info: Any) -> None:
         if self._asking is not None:
             self._asking.ends = True
+        # Prefect kills the processes of runs at once. One that gets SIGTERM first keeps why its run has ended.
+        processes = self._process_manager
+        await asyncio.gather(*map(processes.kill, processes.flow_run_ids()))
         await super().__aexit__(*exc_info)
 
     def handle_sigterm(self, *_: Any, **__: Any) -> None:

@@ -296,6 +296,30 @@ def test_serve_starts_its_own_server_and_takes_it_along(tmp_path: Path, own_home
     assert serving.process.returncode == 0
 
 
+@pytest.mark.parametrize("ends_by", [signal.SIGTERM, signal.SIGINT])
+def test_what_serves_stops_a_run_that_goes_on_in_order(
+    tmp_path: Path, api_env: dict[str, str], ends_by: signal.Signals
+) -> None:
+    """The run says who stopped it, and Prefect knows its end: its slot is free for the next run."""
+    lake, api = Lake(tmp_path / "jobs" / "stopped"), api_env["PREFECT_API_URL"]
+    lake.write_model(GATED)
+    (lake.folder / "gate.py").write_text(GATE)
+    (lake.folder / "permits").mkdir()
+    lake.ready(name=f"stopped-{ends_by.name.lower()}", model__batch_size=1000)
+    permit(lake.folder / "permits", 2)
+    with service(tmp_path, "serve", tmp_path / "jobs", *LOCAL, env=api_env) as serving:
+        serving.ends_by = ends_by
+        wait_until(lambda: serving.says("Ctrl-C ends"), 120, "it serves")
+        name = lake.request().job.name
+        run = start_run(api, deployments(api, name)[name], date=NIGHT)
+        wait_until(lambda: _receipts(lake, NIGHT) > 0, 120, "a shard is committed")
+    assert serving.process.returncode == 0
+    found = standing.status(lake.request(date=NIGHT))
+    assert found.standing == "stopped at score"
+    assert found.cause.startswith("stopped by SIGTERM, process ")
+    assert state_of(api, run).is_final()
+
+
 class Terminated(serve._PatientClient):
     """A client whose process gets SIGTERM when it asks for work."""
 

@@ -38,7 +38,12 @@ from nightjar.flows.serving import serve
 from nightjar.inference.engine.ray import internals as engine_internals
 from support import ROOT
 
-OWNERS = {"flows/cluster/__init__.py", "flows/cluster/internals.py", "inference/engine/ray/internals.py"}
+OWNERS = {
+    "flows/cluster/__init__.py",
+    "flows/cluster/internals.py",
+    "flows/serving/serve.py",
+    "inference/engine/ray/internals.py",
+}
 NOT_PUBLIC = {"map_batches_internal", "print_to_stdstream", "ray_constants"}
 """Without an underscore, and documented nowhere all the same."""
 
@@ -46,7 +51,7 @@ KNOWN = {"os", "sys"}
 """Python's own modules: what they are used for privately is of no version of Ray or Prefect."""
 
 
-@pytest.mark.parametrize("internals", [flows_internals, cluster, engine_internals])
+@pytest.mark.parametrize("internals", [flows_internals, cluster, serve, engine_internals])
 def test_what_is_installed_is_what_the_internals_were_seen_on(internals: object) -> None:
     """On another version: read each function of that file, see that it does there what it says, then change the pin."""
     seen: dict[str, str] = internals.SEEN_ON  # type: ignore[attr-defined]
