@@ -114,7 +114,14 @@ class AuditFailed(RunFailed):
 
 
 class TakenBack(RunFailed):
-    """The run was published, and rolled back or unpublished since. Repeating it shows no result of it again."""
+    """A run was published, and rolled back or unpublished since. Repeating a command shows no result of it again.
+
+    run: its name. It is another one than the run that ends so, if that took over its results.
+    """
+
+    def __init__(self, message: str, run: str) -> None:
+        super().__init__(message, run)
+        self.run = run
 
 
 class TablesBehind(NightjarError):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nightjar.inference.engine import ENGINES, RAY
-from nightjar.inference.errors import NightjarError, TablesBehind, Unanswered
+from nightjar.inference.errors import NightjarError, TablesBehind, TakenBack, Unanswered
 from nightjar.inference.history.run_status import Standing
 from nightjar.inference.ledger.endings import BEFORE_IT_BEGINS
 from nightjar.inference.run.request import RunRequest
@@ -129,6 +129,9 @@ class Commands:
 
     def of_error(self, error: NightjarError, state: str, *, fresh: bool = False) -> dict[str, str]:
         """`of_state` for a run that has just ended with an error."""
+        if isinstance(error, TakenBack):
+            again = self.command("republish", error.run, *self.request.place)
+            return {"republish": again, "anew": self.repeat(fresh=True)}
         question = error.question if isinstance(error, Unanswered) else ""
         return self.of_state(state, fresh=fresh, question=question)
 

@@ -26,7 +26,7 @@ from nightjar.flows.pages.wording import (
     where_time_went,
 )
 from nightjar.flows.reports import EngineFigures, RunResult
-from nightjar.inference.errors import JobError, NightjarError, StorageError, TakenBack
+from nightjar.inference.errors import JobError, NightjarError, StorageError
 from nightjar.inference.history.night import RunNow, look
 from nightjar.inference.history.run_status import marked, overruled, shown_instead, warnings
 from nightjar.inference.history.run_tables import worded
@@ -132,13 +132,12 @@ def failure(commands: Commands, error: NightjarError, found: RunNow | None = Non
         facts += [("warning", said) for said in found.warnings]
         facts += worded(found.again, (*found.notes, *found.unread))
     outcome = ended.outcome if ended else endings.FAILED
-    state = "rolled back" if isinstance(error, TakenBack) else outcome if begun else "never begun"
     return Ending(
         how=how,
         title=f"{request.job.name} {request.run_id}: {how}",
         seen=seen,
         facts=tuple(facts),
-        commands=commands.of_error(error, state, fresh=fresh),
+        commands=commands.of_error(error, outcome if begun else "never begun", fresh=fresh),
         report=written(request),
     )
 

@@ -353,5 +353,6 @@ def check_visible(request: RunRequest, entry: Published) -> None:
     if shown is None or shown.checksum != entry.checksum:
         raise TakenBack(
             f"r{entry.revision} of the run {request.run_id!r} was published before and rolled back or unpublished "
-            "since: nothing was scored, and readers do not see it"
+            "since: nothing was scored, and readers do not see it",
+            request.run_id,
         )

@@ -245,12 +245,12 @@ def _check_shown(request: RunRequest, name: str) -> None:
     run, revision = revs.run_and_number(name)
     shown = publish.shown(request.storage, request.output, run)
     if (shown is None or shown.revision < revision) and not _deleted(request, name):
-        words = " ".join(request.words)
-        again = f"`nightjar republish JOB {words}` shows r{revision} again, " if run == request.run_id else ""
+        words = " ".join((run, *request.place))
         raise TakenBack(
             f"r{revision} of the run {run!r} was published before and rolled back or unpublished since, and this "
             "run would publish its results again: nothing was scored, and readers do not see them. "
-            f"{again}--fresh scores everything anew"
+            f"`nightjar republish JOB {words}` shows r{revision} again, --fresh scores everything anew",
+            run,
         )
 
 

@@ -14,11 +14,14 @@ from faults import FaultyStorage, fail
 from nightjar.flows.pages.advice import Commands, as_typed, typed
 from nightjar.flows.pages.ending import Ending, failure
 from nightjar.inference.engine import LOCAL
-from nightjar.inference.errors import RunFailed, StorageError
+from nightjar.inference.errors import RunFailed, StorageError, TakenBack
+from nightjar.inference.history.night import look
 from nightjar.inference.ledger.epochs import open_epoch
 from nightjar.inference.ledger.holders import this_holder
 from nightjar.inference.output import publications as publish
+from nightjar.inference.output.visibility import unpublish
 from nightjar.inference.run.request import RunRequest
+from nightjar.inference.run.waiting import keep_failure
 from nightjar.inference.storage.lake import LakeStorage
 from support import Lake
 
@@ -95,6 +98,20 @@ def test_what_was_published_is_not_called_unpublished(published: RunRequest) -> 
     """The cluster may be lost after the publication, before its answer is there."""
     assert failed(published).seen == "Readers see r1, the newest of this run, complete."
     assert not begins_anew(published)
+
+
+def test_the_run_that_was_taken_back_is_the_one_to_republish(published: RunRequest, lake: Lake) -> None:
+    """A later run that took over its results ends so; an earlier end of the later run is no news any more."""
+    unpublish(published.storage, published.output, NIGHT)
+    later = lake.request(date="2026-11-19")
+    error = TakenBack("r1 of the run '2026-11-18' was unpublished since", NIGHT)
+    for request in (later, published):
+        found = failure(Commands(request, job="job.yaml"), error)
+        assert found.commands["republish"] == f"nightjar republish job.yaml {NIGHT}"
+        assert found.commands["anew"].split()[-1] == "--fresh"
+        keep_failure(request, error, "score")
+    assert look(later).line.standing.cause == str(error)
+    assert look(published).line.standing.state == "rolled back", "it ended by being published"
 
 
 def test_a_run_that_published_nothing_says_so(lake: Lake) -> None:
