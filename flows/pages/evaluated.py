@@ -73,10 +73,14 @@ def _sliced(found: SliceFigures, name: str) -> str:
     ordered = sorted(figures, key=lambda each: each[1].value)
     ends = (("least", ordered[0]), ("greatest", ordered[-1]))
     told = (
-        f"{end} {name} {figure.value:.4g} ({each.called}, {counted(each.evaluation.rows, 'row')})"
+        f"{end} {name} {figure.value:.4g} ({each.called}, {counted(each.evaluation.rows, 'row')}{_sampled(figure)})"
         for end, (each, figure) in ends
     )
     return f"{said}; {', '.join(told)}"
+
+
+def _sampled(found: Bounded) -> str:
+    return f", a sample of {counted(found.sampled, 'group')}" if found.sampled else ""
 
 
 def late_lines(made: LateEvaluation, newest: int) -> list[tuple[str, str]]:

@@ -24,7 +24,7 @@ from nightjar.inference.job.model import Job
 from nightjar.inference.job.modeljob import scoring_keys
 from nightjar.inference.jsonform import of_json, to_json
 from nightjar.inference.metrics import keyhash
-from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures, RankedGroups
+from nightjar.inference.metrics.figures import Bounded, Evaluation, Figures, RankedGroups, Slice, SliceFigures
 from nightjar.inference.metrics.ranking import MOST_GROUPS, RankingState
 from nightjar.inference.metrics.slices import Slices
 from nightjar.inference.metrics.states import Metrics
@@ -213,6 +213,9 @@ def test_of_too_many_groups_a_sample_is_kept_and_said() -> None:
     assert state.metric("ndcg") == Bounded(value(figured, "ndcg") or 0, sampled=found.groups)
     shown = dict(evaluation_lines(Figures({}, evaluation=state.results())))["groups"]
     assert shown.endswith("; 200 groups of more were looked at")
+    slices = {"market": SliceFigures((Slice("de", state.results()),))}
+    shown = dict(evaluation_lines(Figures({}, state.results(), slices=slices)))["by market"]
+    assert shown.endswith(f"(de, 9,000 rows, a sample of {found.groups} groups)")
 
 
 @pytest.mark.parametrize(("k", "most"), [(1, 4096), (10, 4096), (16, 4096), (100, 655)])
