@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -268,9 +269,10 @@ def _instead(commands: Commands, publication: Publication) -> list[str]:
 
 def _passed(verdict: Verdict) -> str:
     """How many gates passed; none blocked, or the run were not finished."""
-    passed = sum(gate.passed for gate in verdict.gates)
-    warn = len(verdict.gates) - passed
-    return f"{passed} of {len(verdict.gates)} passed" + (f", {warn} warned" if warn else "")
+    found = Counter[str](gate.verdict for gate in verdict.gates)
+    others = (("warn", "warned"), ("ask", "approved by a person"))
+    said = [f", {found[each]} {word}" for each, word in others if found[each]]
+    return f"{found['pass']} of {len(verdict.gates)} passed{''.join(said)}"
 
 
 def _next(run: FinishedRun, commands: Commands) -> dict[str, str]:

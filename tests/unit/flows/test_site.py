@@ -19,6 +19,8 @@ from starlette.testclient import TestClient
 from starlette.types import Message
 
 from forked import forked_light
+from nightjar.flows.finished_run import FinishedRun, Launched
+from nightjar.flows.pages.ending import closing_text
 from nightjar.flows.pages.reportfiles import REPORTS_VARIABLE, reports_base, served_at, write
 from nightjar.flows.serving.deploy import find_jobs
 from nightjar.flows.serving.lookup import Served, index_page, problem_page
@@ -138,6 +140,9 @@ def test_a_night_that_did_not_pass_all_gates_is_marked(tmp_path: Path) -> None:
         conforms(found, command)
         (kept,) = found
         assert (kept["approved"], kept["warned"]) == (2, 1)
+    again = lake.run()
+    done = FinishedRun(lake.request(), again.scored, again.verdict, again.publication)
+    assert ", 1 warned, 2 approved by a person\n" in closing_text(Launched(done))
 
 
 def test_each_page_links_the_others(pages: TestClient, night: Lake) -> None:
