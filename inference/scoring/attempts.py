@@ -33,10 +33,9 @@ from nightjar.inference.witness import audit as witness
 class JoinedPieces:
     """Consecutive pieces of a shard as one table, so that small files share micro-batches.
 
-    pieces, reads: as given. table: the rows of all of them, without those that
-    were left out. starts: the index of the first row of each, and at last the number of rows. rows: of each row of the
-    table the index in its file. left_out: how many rows were left out. failures: index in the table → why the row could
-    not be read.
+    pieces, reads: as given. table: the rows of all of them, without those that were left out. starts: the index of the
+    first row of each, and at last the number of rows. rows: of each row of the table the index in its file. left_out:
+    how many rows were left out. failures: index in the table → why the row could not be read.
     """
 
     def __init__(self, pieces: Sequence[Piece], reads: Sequence[RowsRead]) -> None:

@@ -1,7 +1,7 @@
 """A transformers model that sorts and packs texts. Imports torch.
 
-Texts are tokenised without padding; `run` packs them by their lengths, calls the model, and puts what it
-returns in the order of the rows.
+Texts are tokenised without padding; `run` packs them by their lengths, calls the model, and puts what it returns in the
+order of the rows.
 """
 
 from __future__ import annotations
