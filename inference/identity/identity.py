@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import socket
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -58,8 +58,8 @@ class ScoringSet:
     checks: Snapshot = NOTHING
     """The files of the job's own checks and accumulators. They score nothing, and are no part of the identity."""
 
-    counting: str = ""
-    """A digest of the job's accumulators; '' without any."""
+    judging: str = ""
+    """A digest of what the night is judged by: checks and accumulators, their code, and the limits on every night."""
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:
@@ -128,7 +128,8 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
     code = find_code(job)
     counted = {*code.installed, *job.identity.packages, *_versions(job), *_read(job)}
     packages = {name: _package(job, name).content for name in sorted(counted)}
-    checks = _snapshot("checks", storage, find_objects(job, job.beside()))
+    beside = find_objects(job, job.beside())
+    checks = _snapshot("checks", storage, beside)
     taken = _snapshot("model.uses", storage, code)
     return ScoringSet(
         taken,
@@ -137,7 +138,7 @@ def fix(storage: Storage, job: Job) -> ScoringSet:
         code.reasons,
         names_beside(job, code),
         checks,
-        _counting(storage, job),
+        _judging(job, checks, beside.installed),
     )
 
 
@@ -145,14 +146,12 @@ def _snapshot(key: str, storage: Storage, code: Code) -> Snapshot:
     return take(key, storage, [(name, path, code.sizes[name]) for name, path in code.files.items()])
 
 
-def _counting(storage: Storage, job: Job) -> str:
-    """A digest of the files and installed packages of the job's accumulators; '' without any."""
-    if not job.accumulators:
-        return ""
-    code = find_objects(job, job.counting())
-    files = names(_snapshot("accumulators", storage, code).files)
-    packages = {top: package_of(top, job.folder, data_of(job)).content for top in code.installed}
-    return hashlib.sha256(json.dumps([files, packages], sort_keys=True).encode()).hexdigest()
+def _judging(job: Job, checks: Snapshot, installed: Iterable[str]) -> str:
+    """checks, installed: the files and packages of the job's own checks and accumulators."""
+    keys = [each.model_dump(mode="json") for each in (*job.checks, job.rescore)]
+    packages = {top: package_of(top, job.folder, data_of(job)).content for top in installed}
+    judged = [keys, job.accumulators, job.retry.max_quarantined, names(checks.files), packages]
+    return hashlib.sha256(json.dumps(judged, sort_keys=True).encode()).hexdigest()
 
 
 def take_models(storage: Storage, job: Job) -> tuple[Snapshot, ...]:

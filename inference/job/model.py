@@ -328,10 +328,8 @@ class Job(Section):
         """The user's functions that judge the night, "module:name" by key: `checks[2].call`. None of them scores."""
         return {f"{key}.call": check.call for key, check in self.checks_of(CallCheck).items() if self.judged}
 
-    def counting(self) -> dict[str, str]:
-        """The user's classes that give figures of the rows, by key: `accumulators.lift`. None of them scores."""
-        return {f"accumulators.{name}": spec for name, spec in self.accumulators.items()}
-
     def beside(self) -> dict[str, str]:
-        """All objects of the user's own that do not score, by key: those of `calls` and of `counting`."""
-        return {**self.calls(), **self.counting()}
+        """All objects of the user's own that do not score, by key: those of `calls`, and the classes that give figures
+        of the rows, as `accumulators.lift`.
+        """
+        return {**self.calls(), **{f"accumulators.{name}": spec for name, spec in self.accumulators.items()}}

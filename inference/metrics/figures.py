@@ -281,9 +281,6 @@ class AccumulatorFigures:
     uses: str
     """The class of the accumulator, as "module:Name"."""
 
-    code: str
-    """A digest of the files and installed packages of all accumulators of the job."""
-
     values: Mapping[str, float | None] = field(default_factory=dict)
     """Figure → number; None where there is none."""
 

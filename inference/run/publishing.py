@@ -106,7 +106,8 @@ def validate(request: RunRequest, scored: Scored, discovery: Discovery) -> Verdi
         reused = outcomes.reused(table, job, index.row_s if index else 0.0)
         try:
             _check_kept(request)
-            run = job, request.run_id, request.date, scored.revision, identity_of(request, discovery.schema)
+            identity = identity_of(request, discovery.schema)
+            run = job, request.run_id, request.date, scored.revision, identity, request.scoring.judging
             published, shards = write_manifest(
                 *run, writer, uri, table, audited, shown, results, rescored, discovery.left_out, reused, index
             )

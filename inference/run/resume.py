@@ -263,19 +263,16 @@ def is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision
     wanted = make_plan(discovery, request.job, fingerprint, previous).limited(request.limit)
     if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
         return False
-    return set(previous.ids()) == set(wanted.ids()) and _counted_alike(request, newest)
+    return set(previous.ids()) == set(wanted.ids()) and _judged_alike(request, newest)
 
 
-def _counted_alike(request: RunRequest, newest: revs.Revision) -> bool:
-    """Whether the figures of a published revision are of the accumulators as they are now. If not, the run makes a
-    revision that takes over all results, and their figures are made anew.
+def _judged_alike(request: RunRequest, newest: revs.Revision) -> bool:
+    """Whether a published revision was judged by what the job judges with now. If not, the run makes a revision that
+    takes over all results, and is judged anew.
     """
-    if not request.job.accumulators:
-        return True
     assert newest.state.intent is not None
-    found = read_manifest(request.storage, request.output, newest.state.intent.published).metrics.accumulators
-    now = {name: (uses, request.scoring.counting) for name, uses in request.job.accumulators.items()}
-    return {name: (each.uses, each.code) for name, each in found.items()} == now
+    manifest = read_manifest(request.storage, request.output, newest.state.intent.published)
+    return manifest.judging == request.scoring.judging
 
 
 def finished(request: RunRequest, newest: revs.Revision) -> Scored:

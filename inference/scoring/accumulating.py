@@ -149,7 +149,7 @@ def accumulated(
         failed = next((state for state in of_blocks if isinstance(state, str)), None)
         values = failed or _answer(spec, _merge, name, of_blocks)
         said = ({}, values) if isinstance(values, str) else (values, None)
-        figures[name] = AccumulatorFigures(uses, spec.scoring.counting, *said)
+        figures[name] = AccumulatorFigures(uses, *said)
     yield figures
 
 

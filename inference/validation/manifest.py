@@ -151,6 +151,9 @@ class Manifest:
     profile: RevisionFile | None = field(default=None, metadata=SELDOM)
     """The profile of the columns that the job profiles, for comparing nights; None if the job profiles none."""
 
+    judging: str = ""
+    """A digest of what the run was judged by, as of a `ScoringSet`."""
+
     audit: Proof
     """What the audit proved."""
 
@@ -215,6 +218,7 @@ def write_manifest(
     date: str,
     revision: int,
     identity: Identity,
+    judging: str,
     writer: LedgerWriter,
     uri: str,
     table: pa.Table,
@@ -267,6 +271,7 @@ def write_manifest(
         index=index,
         shards=shards,
         profile=kept(f"profile-{epoch:06d}", profile.to_bytes()) if profile else None,
+        judging=judging,
         audit=Proof("every row index", audited.shards, "xxh3-128", rescored),
         gates=gates,
         metrics=metrics,

@@ -276,7 +276,6 @@ def test_checks_and_accumulators_have_files_of_their_own(tmp_path: Path) -> None
     job = job_in(tmp_path, checks=[{"call": "rules:judge"}], accumulators={"lift": "lift:Lift"})
     assert set(find_code(job).files) == {"predict.py", "common.py"}
     assert set(find_objects(job, job.beside()).files) == {"rules.py", "common.py", "limits.json", "lift.py"}
-    assert set(find_objects(job, job.counting()).files) == {"lift.py"}
 
 
 @pytest.mark.parametrize(("limit", "most"), [("MOST_FILES", 2), ("MOST_BYTES", 20)])

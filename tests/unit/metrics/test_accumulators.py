@@ -191,7 +191,7 @@ def test_accumulators_do_not_score_and_leave_nothing_beside_the_parts() -> None:
     assert scoring_keys(job()) == scoring_keys(job(accumulators={}))
 
 
-FIGURES = AccumulatorFigures("mymetrics:Lift", "digest", {"top": 2.25, "none": None})
+FIGURES = AccumulatorFigures("mymetrics:Lift", {"top": 2.25, "none": None})
 
 
 def judged(found: AccumulatorFigures | None, *checks: dict[str, Any]) -> tuple[GateResult, ...]:
@@ -204,10 +204,10 @@ def judged(found: AccumulatorFigures | None, *checks: dict[str, Any]) -> tuple[G
     ("metric", "found", "said"),
     [
         ("lift.top", FIGURES, "lift.top is 2.25; checks[0].min = 2 holds."),
-        ("lift.top", AccumulatorFigures("m:Lift", "", {"top": 1.9999999}), "1.9999999, below checks[0].min = 2"),
+        ("lift.top", AccumulatorFigures("m:Lift", {"top": 1.9999999}), "1.9999999, below checks[0].min = 2"),
         ("lift.none", FIGURES, "mymetrics:Lift gives none for these rows"),
         ("lift.tpo", FIGURES, "mymetrics:Lift gives no 'tpo'; did you mean 'top'"),
-        ("lift.top", AccumulatorFigures("m:Lift", "", reason="m:Lift failed with X"), "m:Lift failed with X. Mend"),
+        ("lift.top", AccumulatorFigures("m:Lift", reason="m:Lift failed with X"), "m:Lift failed with X. Mend"),
         ("lift.top", None, "accumulators.lift was not asked"),
     ],
 )
@@ -254,14 +254,14 @@ def test_a_check_with_two_limits_is_two_gates() -> None:
 
 
 def test_a_figure_within_its_limit_is_told_in_six_digits() -> None:
-    third = AccumulatorFigures("m:Lift", "", {"top": 1 / 3})
+    third = AccumulatorFigures("m:Lift", {"top": 1 / 3})
     _, within, beyond = judged(third, *({"metric": "lift.top", end: 0.333333} for end in ("min", "max")))
     assert (within.passed, within.observed) == (True, "0.333333")
     assert (beyond.passed, beyond.observed) == (False, "0.3333333333333333")
 
 
 def test_the_name_of_a_figure_may_have_a_dot() -> None:
-    found = AccumulatorFigures("m:Lift", "", {"recall@0.5": 0.8})
+    found = AccumulatorFigures("m:Lift", {"recall@0.5": 0.8})
     gate = judged(found, {"metric": "lift.recall@0.5", "min": 0.7})[-1]
     assert (gate.name, gate.sentence) == ("lift.recall@0.5.min", "lift.recall@0.5 is 0.8; checks[0].min = 0.7 holds.")
 
@@ -278,9 +278,9 @@ def test_a_figure_that_is_not_there_is_told_with_those_that_are() -> None:
     ("found", "verdict", "observed", "sentence"),
     [
         (FIGURES, "pass", "2 figures", "mymetrics:Lift gives 2 figures."),
-        (AccumulatorFigures("m:Lift", "", {"top": None}), "pass", "1 figure", "m:Lift gives 1 figure."),
+        (AccumulatorFigures("m:Lift", {"top": None}), "pass", "1 figure", "m:Lift gives 1 figure."),
         (
-            AccumulatorFigures("m:Lift", "", reason="m:Lift failed with X"),
+            AccumulatorFigures("m:Lift", reason="m:Lift failed with X"),
             "warn",
             "no figures",
             "m:Lift failed with X. Mend m:Lift and repeat the command.",
@@ -315,26 +315,33 @@ def test_the_class_in_the_docs_is_one_and_its_figure_is_the_one_that_sorting_giv
 def test_figures_are_told_wherever_metrics_are() -> None:
     """In lines for people; and as numbers for the trend, `diff` and the list of nights."""
     column = ColumnState(rows=1, nulls=0, nonfinite=0, min=1, max=2, kind="number")
-    broken = AccumulatorFigures("m:Broken", "", reason="it failed")
+    broken = AccumulatorFigures("m:Broken", reason="it failed")
     night = Figures({"x": column}, accumulators={"lift": FIGURES, "broken": broken})
     assert own_lines(night) == [("lift", "top 2.25, none none"), ("broken", "it failed")]
     assert figures_of(night) == {"lift.top": 2.25}
     assert of_json(Figures, to_json(night)) == night
 
 
-def test_an_edit_changes_what_counts_and_not_what_scores(tmp_path: Path) -> None:
-    """Another module that only judges changes neither."""
+def test_an_edit_of_what_judges_changes_no_identity_and_is_noticed(tmp_path: Path) -> None:
+    """The code of an accumulator or of a check, and a limit."""
     lake = Lake(tmp_path / "lake")
-    lake.ready(accumulators={"own": "mymetrics:Own"}, checks=[{"call": "mychecks:fine"}])
 
-    def found(metrics: str, checks: str) -> tuple[str, str]:
+    def found(metrics: str, checks: str, lost: float = 0.1, **limits: int) -> tuple[str, str]:
+        checked = [{"call": "mychecks:fine"}, {"column": "score", **limits}]
+        lake.ready(accumulators={"own": "mymetrics:Own"}, checks=checked, retry={"max_quarantined": lost})
         (lake.folder / "mymetrics.py").write_text(metrics)
         (lake.folder / "mychecks.py").write_text(checks)
         request = lake.request()
         schema = discover(LakeStorage(), request.job).schema
-        return request.scoring.counting, identify(request.job, request.scoring, schema).fingerprint
+        return request.scoring.judging, identify(request.job, request.scoring, schema).fingerprint
 
-    before, judged, edited = found("a = 1", "b = 1"), found("a = 1", "b = 2"), found("a = 2", "b = 2")
-    assert before == judged
-    assert before[0] != edited[0]
-    assert before[1] == edited[1]
+    before = found("a = 1", "b = 1", max=1)
+    assert found("a = 1", "b = 1", max=1) == before
+    edited = [
+        found("a = 2", "b = 1", max=1),
+        found("a = 1", "b = 2", max=1),
+        found("a = 1", "b = 1", max=2),
+        found("a = 1", "b = 1", lost=0.2, max=1),
+    ]
+    assert len({judging for judging, _ in [before, *edited]}) == 5
+    assert {scored for _, scored in edited} == {before[1]}

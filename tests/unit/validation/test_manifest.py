@@ -77,6 +77,7 @@ def test_a_manifest_says_what_was_validated_and_how(lake: Lake) -> None:
     installed = {name: version(name) for name in libraries}
     assert manifest.pop("libraries") == {"python": platform.python_version(), **installed}
     assert "pyarrow" in manifest.pop("loaded")
+    assert manifest.pop("judging") == lake.request().scoring.judging
     assert manifest.pop("identity")["model"]["outputs"] == [["score", "float32"]]
     source = hashlib.sha256(REFUSES.encode()).hexdigest()
     assert manifest["code"].pop("digest")
@@ -149,7 +150,7 @@ def test_a_manifest_says_what_a_person_should_know_of_the_scoring(
     )
     identity = Identity({}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, {"": "dd"}, "ee")
     figures = Metrics.for_job(job).results()
-    night = (job, "2026-11-19", "2026-11-19", 3, identity, writer, uri)
+    night = (job, "2026-11-19", "2026-11-19", 3, identity, "", writer, uri)
     published, _ = write_manifest(*night, OUTCOMES.empty_table(), Audited(), figures, (), None)
     writer.stop(release=True)
     manifest = manifest_of((lake.out / published.manifest).read_bytes(), "manifest.json")
@@ -175,7 +176,7 @@ def test_a_manifest_counts_what_was_left_out_and_what_memory_made_smaller(lake: 
     counts = Counts(rows_in=9, rows_out=8, rows_quarantined=1, rows_left_out=4, rows_partial=2)
     audited = Audited(counts=counts, size=77)
     figures = Metrics.for_job(job).results()
-    night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, {}, ""), writer, uri)
+    night = (job, "2026-11-19", "2026-11-19", 1, Identity({}, [], [], {}, {}, {}, {}, ""), "", writer, uri)
     published, shards = write_manifest(*night, table, audited, figures, (), None, 5)
     writer.stop(release=True)
     manifest = manifest_of((lake.out / published.manifest).read_bytes(), "manifest.json")
@@ -226,7 +227,7 @@ def test_a_manifest_has_everything_that_it_is_given_and_is_read_back_as_it_was_w
     identity = Identity(
         {"carry": ["id"]}, [], [], {"m.pt2": "aa"}, {"model.py": "bb"}, {"mine": "cc"}, {"": "dd"}, "ee"
     )
-    night = (job, "nightly", "2026-11-18", 2, identity, writer, uri)
+    night = (job, "nightly", "2026-11-18", 2, identity, "", writer, uri)
     before = utc()
     published, listed = write_manifest(*night, table, audited, figures, gates, rescored, files_left_out=6)
     after = utc()
