@@ -117,6 +117,14 @@ def is_native_number(kind: pa.DataType) -> bool:
     return bool(is_.is_boolean(kind) or is_.is_integer(kind) or is_.is_floating(kind))
 
 
+def holds_floats(kind: pa.DataType) -> bool:
+    """Whether the type is a float, a tensor of floats, or a list of floats at any depth."""
+    kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
+    while is_list(kind):
+        kind = kind.value_type
+    return bool(is_.is_floating(kind))
+
+
 _TEXT_BYTES = 16
 """The least number of bytes assumed for a value of no fixed length."""
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import pyarrow as pa
 from pydantic import BeforeValidator, Field, ValidationInfo, field_validator, model_validator
 
-from nightjar.inference.arrow_types import not_told_apart
+from nightjar.inference.arrow_types import holds_floats, not_told_apart
 from nightjar.inference.job.checks import AnswersCheck, Approval, CallCheck, Check, DriftCheck, MetricCheck
 from nightjar.inference.job.deployment import Notify, Schedule
 from nightjar.inference.job.input import Input
@@ -277,9 +277,11 @@ class Job(Section):
         return tuple(found)
 
     @property
-    def checked_columns(self) -> tuple[str, ...]:
-        """The columns of which checks judge figures, each once."""
-        return tuple(dict.fromkeys(chain.from_iterable(check.measured_columns() for check in self.checks)))
+    def measured_columns(self) -> tuple[str, ...]:
+        """The columns that have figures, each once: those of which checks judge figures, and all outputs of floats."""
+        checked = chain.from_iterable(check.measured_columns() for check in self.checks)
+        floats = (name for name, kind in self.output_types().items() if holds_floats(kind))
+        return tuple(dict.fromkeys([*checked, *floats]))
 
     @property
     def slicing(self) -> tuple[str, ...]:

@@ -82,7 +82,7 @@ def scoring_keys(job: Job) -> dict[str, Any]:
         **_models_keys(job),
         "carry": job.carry,
         "label": job.label,
-        "checked": sorted(job.checked_columns),
+        "checks": sorted(job.measured_columns),
         "format": job.output.format,
         "gpu": job.resources.gpus > 0,
     }

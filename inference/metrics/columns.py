@@ -163,11 +163,6 @@ def kind_of(type_: pa.DataType) -> str:
     return "other"
 
 
-def holds_floats(type_: pa.DataType) -> bool:
-    """Whether a type is a float, or a list of floats at any depth."""
-    return pa.types.is_floating(type_) or kind_of(type_) == "list"
-
-
 def _items(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The floats in a column; for lists at any depth, their items."""
     while not pa.types.is_floating(column.type):

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted
-from nightjar.inference.metrics.columns import ColumnState, holds_floats
+from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.encoding import Kept
 from nightjar.inference.metrics.evaluator import Evaluator
 from nightjar.inference.metrics.figures import Figures
@@ -48,9 +48,8 @@ class Metrics(Kept):
         Raises:
             JobError: the job has a label, but no output to compare it with.
         """
-        floats = [name for name, type_ in job.output_types().items() if holds_floats(type_)]
         return cls(
-            columns={name: ColumnState() for name in (*job.checked_columns, *floats)},
+            columns={name: ColumnState() for name in job.measured_columns},
             profile=Profile.empty(profiled) if profiled else None,
             slices=Slices.for_job(job) if job.label else None,
         )

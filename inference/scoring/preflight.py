@@ -16,6 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from nightjar.inference.arrow_types import holds_floats
 from nightjar.inference.errors import (
     BatchesBroken,
     JobError,
@@ -33,7 +34,7 @@ from nightjar.inference.job.checks import MetricCheck
 from nightjar.inference.job.label_sections import accumulator_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import clip, counted, listed, nearest
-from nightjar.inference.metrics.columns import ColumnState, holds_floats
+from nightjar.inference.metrics.columns import ColumnState
 from nightjar.inference.metrics.states import nonfinite_notes
 from nightjar.inference.records import UNKNOWN, Piece, Seen, Shard
 from nightjar.inference.scoring.accumulating import columns_of, try_all

@@ -7,7 +7,7 @@ import re
 import pyarrow as pa
 import pytest
 
-from nightjar.inference.arrow_types import is_list, is_native_number, is_number, is_text, list_of
+from nightjar.inference.arrow_types import holds_floats, is_list, is_native_number, is_number, is_text, list_of
 from support import ROOT
 
 PACKAGE = ROOT / "inference"
@@ -40,3 +40,21 @@ def test_no_other_module_lists_the_types_of_a_kind() -> None:
         str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if re.search("is_large_[ls]", path.read_text())
     }
     assert lists == {"arrow_types.py", "input/schemas.py", "output/targets/delta.py"}
+
+
+@pytest.mark.parametrize(
+    ("kind", "holds"),
+    [
+        (pa.float16(), True),
+        (pa.list_(pa.float32(), 3), True),
+        (pa.large_list(pa.list_view(pa.float64())), True),
+        (pa.fixed_shape_tensor(pa.float32(), [2, 2]), True),
+        (pa.fixed_shape_tensor(pa.int8(), [2]), False),
+        (pa.list_(pa.string()), False),
+        (pa.decimal128(5, 2), False),
+        (pa.struct([("x", pa.float32())]), False),
+    ],
+    ids=str,
+)
+def test_which_types_hold_floats(kind: pa.DataType, holds: bool) -> None:
+    assert holds_floats(kind) is holds

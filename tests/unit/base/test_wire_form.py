@@ -207,7 +207,7 @@ def test_the_lines_of_a_run_are_those_they_always_were(lake: Lake) -> None:
 
 MANIFEST_KEYS = (
     "job run_id date revision fingerprint input identity code model packages outside loaded preflight again libraries "
-    "totals shards audit gates metrics failed_attempts validated_at"
+    "totals shards judging audit gates metrics failed_attempts validated_at"
 )
 
 

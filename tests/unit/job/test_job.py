@@ -505,7 +505,7 @@ ALTERS: dict[str, Any] = {
     "resources.gpus": 1,
     "resources.runtime_env.pip": ["a==1"],
     "resources.runtime_env.env_vars": {"A": "1"},
-    "checks": [{"column": "score", "min": 0}],
+    "checks": [{"column": "id", "nulls": 0}],
 }
 """Keys that can change what a part holds (values, columns, or the metric states in its footer)."""
 
@@ -540,6 +540,7 @@ CANNOT: dict[str, Any] = {
     "retry.stall_s": 9,
     "retry.shard_s": 9,
     "accumulators": {"lift": "mymetrics:Lift"},
+    "checks": [{"column": "score", "min": 0}],
     "rescore.share": 0.5,
     "rescore.tolerance": 0.5,
     "rescore.differing": 0.5,
