@@ -17,7 +17,16 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from nightjar.inference.job.label_sections import METRICS, OWN_METRIC, Column, Key, Slices, Task, accumulator_of
+from nightjar.inference.job.label_sections import (
+    AT_THRESHOLD,
+    METRICS,
+    OWN_METRIC,
+    Column,
+    Key,
+    Slices,
+    Task,
+    accumulator_of,
+)
 from nightjar.inference.job.sections import SPEC, Section, form
 from nightjar.inference.messages import listed, nearest
 
@@ -119,9 +128,6 @@ class FilesCheck(Asked):
 
     files: Limits
 
-
-AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
-"""The metrics of predictions, for which a threshold turns scores into 0 and 1."""
 
 METRIC_NAMES = tuple(dict.fromkeys(name for names in METRICS.values() for name in names))
 

@@ -17,8 +17,11 @@ MOST_RANKS = 100
 Task = Literal["binary", "regression", "multiclass", "ranking"]
 """What a label is: 0 or 1, a number, one of several classes, or how relevant a row is among those of its group."""
 
+AT_THRESHOLD = ("accuracy", "precision", "recall", "f1")
+"""The binary metrics of predictions, for which a threshold turns scores into 0 and 1."""
+
 METRICS: Mapping[str, tuple[str, ...]] = {
-    "binary": ("auroc", "average_precision", "log_loss", "brier", "ece", "accuracy", "precision", "recall", "f1"),
+    "binary": ("auroc", "average_precision", "log_loss", "brier", "ece", *AT_THRESHOLD),
     "regression": ("rmse", "mae", "bias", "r2"),
     "multiclass": (
         "accuracy",

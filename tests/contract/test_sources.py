@@ -30,15 +30,7 @@ import pytest
 
 from lazily import lazily
 from nightjar.inference.arrow_types import type_name
-from nightjar.inference.errors import (
-    Denied,
-    InputChanged,
-    InputCorrupt,
-    JobError,
-    SchemaMismatch,
-    StorageError,
-    Transient,
-)
+from nightjar.inference.errors import Denied, InputChanged, InputCorrupt, JobError, SchemaMismatch, Transient
 from nightjar.inference.input import schemas
 from nightjar.inference.input.files import input_files
 from nightjar.inference.input.sources import jsonlines, lines
@@ -697,12 +689,12 @@ def test_what_is_no_such_file_is_told_when_described_and_when_read(its: Its) -> 
 class Failing(LakeStorage):
     """Opens nothing, or files that cannot be read."""
 
-    def __init__(self, error: Exception) -> None:
+    def __init__(self, error: Exception, *, opens: bool) -> None:
         super().__init__()
-        self.error = error
+        self.error, self.opens = error, opens
 
     def open(self, uri: str) -> pa.NativeFile:
-        if isinstance(self.error, StorageError):
+        if not self.opens:
             raise self.error
         return pa.PythonFile(Broken(self.error), mode="r")
 
@@ -717,17 +709,22 @@ class Broken(io.BytesIO):
 
 
 @pytest.mark.parametrize(
-    ("error", "kind"),
+    ("error", "kind", "opens"),
     [
-        (Transient("s3 is busy"), Transient),
-        (Denied("not yours"), Denied),
-        (OSError(errno.EIO, "the disk failed"), Transient),
+        (Transient("s3 is busy"), Transient, False),
+        (Transient("s3 is busy"), Transient, True),
+        (Denied("not yours"), Denied, False),
+        (Denied("not yours"), Denied, True),
+        (OSError(errno.EIO, "the disk failed"), Transient, True),
     ],
 )
-def test_what_the_storage_says_no_to_is_no_fault_of_the_file(its: Its, error: Exception, kind: type[Exception]) -> None:
+def test_what_the_storage_says_no_to_is_no_fault_of_the_file(
+    its: Its, error: Exception, kind: type[Exception], opens: bool
+) -> None:
+    """Where it opens the file, and where it reads from it."""
     if not its.way.whole or not its.way.opened:
         return
-    piece, failing = its.piece(), Failing(error)
+    piece, failing = its.piece(), Failing(error, opens=opens)
     calls: list[Callable[[], Any]] = [
         lambda: describe(failing, its.job, Entry(piece.uri, piece.size, piece.version)),
         lambda: read_piece(failing, its.job, piece, its.table.schema),
@@ -769,9 +766,10 @@ def test_every_format_that_a_job_may_name_is_tried_here() -> None:
     assert set(WRITERS) == set(SOURCES)
     page = (ROOT / "docs" / "input.md").read_text()
     for name in SOURCES:
-        (row,) = re.findall(rf"^\| `{name}` \| .*", page, re.MULTILINE)
+        rows = re.findall(rf"^\| `{name}` \| .*", page, re.MULTILINE)
+        assert len(rows) == 1, f"docs/input.md has one row for {name} in its table of formats"
         ends = {end for suffix in source_named(name).suffixes for end in re.findall(r"\.\w+", suffix)}
-        assert set(re.findall(r"`(\.\w+)`", row)) == ends, "the docs name the same files"
+        assert set(re.findall(r"`(\.\w+)`", rows[0])) == ends, "the docs name the same files"
     assert jsonlines.SOURCE.suffixes == (".jsonl", ".jsonl.gz", ".jsonl.zst", ".ndjson", ".ndjson.gz", ".ndjson.zst")
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from nightjar.inference.job.checks import AT_THRESHOLD, MetricCheck
-from nightjar.inference.job.label_sections import accumulator_of
+from nightjar.inference.job.checks import MetricCheck
+from nightjar.inference.job.label_sections import AT_THRESHOLD, accumulator_of
 from nightjar.inference.job.model import Job
 from nightjar.inference.messages import counted, nearest
 from nightjar.inference.metrics.columns import number
