@@ -30,7 +30,7 @@ from nightjar.inference.run.results import RunPlan, Scored
 from nightjar.inference.run.reuse import EarlierNights, Source, rows_from, source_of, why_again
 from nightjar.inference.storage.lake import probe_conditional_writes
 from nightjar.inference.storage.protocol import join
-from nightjar.inference.validation.manifest import read_manifest
+from nightjar.inference.validation.manifest import Manifest, read_manifest
 
 
 def claim(request: RunRequest) -> None:
@@ -239,8 +239,7 @@ def needs_cluster(request: RunRequest, discovery: Discovery, *, there: bool) -> 
     """
     if was_published(request):
         newest = revs.newest_revision(request.storage, request.run_uri)
-        fingerprint = identity_of(request, discovery.schema).fingerprint
-        if newest is not None and newest.sealed and is_complete(request, discovery, newest, fingerprint):
+        if manifest_if_complete(request, discovery, newest, identity_of(request, discovery.schema).fingerprint):
             return False
     if there or request.fresh or not may_be_idle(request.job):
         return True
@@ -255,31 +254,29 @@ def needs_cluster(request: RunRequest, discovery: Discovery, *, there: bool) -> 
         return True  # the step that meets the error again knows whether the run can go on
 
 
-def is_complete(request: RunRequest, discovery: Discovery, newest: revs.Revision, fingerprint: str) -> bool:
-    """Whether the newest, published revision equals what this run would make."""
-    if request.fresh or revs.planned_by(newest) != fingerprint:
-        return False
-    previous = newest.plan()
-    wanted = make_plan(discovery, request.job, fingerprint, previous).limited(request.limit)
-    if set(wanted.ids()) != newest.state.committed & set(wanted.ids()) or previous is None:
-        return False
-    return set(previous.ids()) == set(wanted.ids()) and _judged_alike(request, newest)
+def manifest_if_complete(
+    request: RunRequest, discovery: Discovery, newest: revs.Revision | None, fingerprint: str
+) -> Manifest | None:
+    """The manifest of the newest revision, if that is published and equals what this run would make; else None.
 
-
-def _judged_alike(request: RunRequest, newest: revs.Revision) -> bool:
-    """Whether a published revision was judged by what the job judges with now. If not, the run makes a revision that
-    takes over all results, and is judged anew.
+    A revision that was judged by something else than the job judges with now does not: the run makes one that takes
+    over all results, and is judged anew.
     """
+    if newest is None or not newest.sealed or request.fresh or revs.planned_by(newest) != fingerprint:
+        return None
+    previous = newest.plan()
+    wanted = set(make_plan(discovery, request.job, fingerprint, previous).limited(request.limit).ids())
+    if previous is None or set(previous.ids()) != wanted or not wanted <= newest.state.committed:
+        return None
     assert newest.state.intent is not None
     manifest = read_manifest(request.storage, request.output, newest.state.intent.published)
-    return manifest.judging == request.scoring.judging
+    return manifest if manifest.judging == request.scoring.judging else None
 
 
-def finished(request: RunRequest, newest: revs.Revision) -> Scored:
-    """The result of the step for a published revision to which nothing has to be added."""
+def finished(newest: revs.Revision, manifest: Manifest) -> Scored:
+    """The result of the step for a published revision to which nothing has to be added. manifest: of the revision."""
     assert newest.state.intent is not None
     entry = newest.state.intent.published
-    manifest = read_manifest(request.storage, request.output, entry)
     totals = manifest.totals
     progress = Progress(
         shards=totals.shards,

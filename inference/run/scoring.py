@@ -29,7 +29,7 @@ from nightjar.inference.run.publishing import commit_tables, finish_publication
 from nightjar.inference.run.refusals import check_columns, check_labels, check_without_input, keep_external_reads, told
 from nightjar.inference.run.request import RunRequest, identity_of, worker_spec
 from nightjar.inference.run.results import Scored
-from nightjar.inference.run.resume import claim, finished, is_complete, number_for, plan_in, retire
+from nightjar.inference.run.resume import claim, finished, manifest_if_complete, number_for, plan_in, retire
 from nightjar.inference.run.reuse import check_not_taken_back, row_reuse
 from nightjar.inference.scoring.assignment import WorkerSpec
 from nightjar.inference.scoring.preflight import Loaded, samples
@@ -69,8 +69,8 @@ def score(request: RunRequest, discovery: Discovery, tell: Callable[[Progress], 
     highest, now = _caught_up(request)
     number = number_for(highest, request, now)
     newest = revs.unless_removed(highest)
-    if newest and newest.sealed and is_complete(request, discovery, newest, identity.fingerprint):
-        return replace(finished(request, newest), took=watch.claim())
+    if newest and (manifest := manifest_if_complete(request, discovery, newest, identity.fingerprint)):
+        return replace(finished(newest, manifest), took=watch.claim())
     targets.check(request.storage, request.job, discovery.schema, request.date)
     check_not_taken_back(request, newest, number, identity.fingerprint)
     if newest and not newest.sealed and number != newest.number:
