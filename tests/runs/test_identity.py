@@ -383,8 +383,8 @@ def test_a_limit_relaxed_after_a_failed_gate_publishes_without_scoring(lake: Lak
 
 
 def test_a_published_night_is_judged_again_by_changed_checks(lake: Lake) -> None:
-    """Nothing is scored: floats have figures without a check. If a gate refuses the night, readers keep the old one."""
-    lake.ready()
+    """Nothing is scored. If a gate refuses the night, readers keep the old one."""
+    lake.ready(checks=[{"column": "score", "max": 1e9}])
     lake.run()
     before = published_files(lake)
     lake.write_job(checks=[{"column": "score", "max": 10}])
@@ -395,6 +395,14 @@ def test_a_published_night_is_judged_again_by_changed_checks(lake: Lake) -> None
     ran = lake.run()
     assert (fresh_shards(ran.scored), ran.scored.revision, ran.publication.number) == (0, 2, 2)
     assert lake.run().scored.finished
+
+
+def test_a_first_check_on_an_output_of_floats_scores_nothing(lake: Lake) -> None:
+    """Its figures are there without a check."""
+    lake.ready().run()
+    lake.write_job(checks=[{"column": "score", "max": 1e9}])
+    ran = lake.run()
+    assert (fresh_shards(ran.scored), ran.scored.revision, ran.publication.number) == (0, 2, 2)
 
 
 @pytest.fixture
