@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from nightjar.inference.arrow_types import is_list, is_number
+from nightjar.inference.arrow_types import holds_floats, is_number
 from nightjar.inference.input.schemas import without_views
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.metrics.encoding import State
@@ -156,11 +156,7 @@ def kind_of(type_: pa.DataType) -> str:
         return ""
     if is_number(type_):
         return "number"
-    while is_list(type_):
-        type_ = type_.value_type
-        if pa.types.is_floating(type_):
-            return "list"
-    return "other"
+    return "list" if holds_floats(type_) else "other"
 
 
 def _items(column: pa.ChunkedArray) -> pa.ChunkedArray:

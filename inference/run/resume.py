@@ -262,13 +262,12 @@ def manifest_if_complete(
     A revision that was judged by something else than the job judges with now does not: the run makes one that takes
     over all results, and is judged anew.
     """
-    if newest is None or not newest.sealed or request.fresh or revs.planned_by(newest) != fingerprint:
+    if newest is None or newest.state.intent is None or request.fresh or revs.planned_by(newest) != fingerprint:
         return None
     previous = newest.plan()
     wanted = set(make_plan(discovery, request.job, fingerprint, previous).limited(request.limit).ids())
     if previous is None or set(previous.ids()) != wanted or not wanted <= newest.state.committed:
         return None
-    assert newest.state.intent is not None
     manifest = read_manifest(request.storage, request.output, newest.state.intent.published)
     return manifest if manifest.judging == request.scoring.judging else None
 
