@@ -130,17 +130,16 @@ def test_a_batch_of_several_files_is_named_by_its_first_row_and_blames_none(lake
     assert last.message.endswith(f" at a batch of several files that begins with row 0 of {first_file}")
 
 
-@pytest.mark.parametrize(
-    ("operation", "pattern", "shard"), [("write", "*/data/*", 1), ("open", "*/part-01.parquet", 2)]
-)
-def test_storage_that_hangs_blames_no_row(lake: Lake, operation: str, pattern: str, shard: int) -> None:
+@pytest.mark.parametrize(("operation", "pattern"), [("write", "*/data/*"), ("open", "*/part-01.parquet")])
+def test_storage_that_hangs_blames_no_row(lake: Lake, operation: str, pattern: str) -> None:
     """The shard that was read or written is charged, not the one scored beside it, and none of its rows."""
-    lake.ready(retry__stall_s=HANGS_S)
+    # A shard is a file: of two shards, either may be the first to open their file.
+    lake.ready(retry__stall_s=HANGS_S, input__shard_rows=2000)
     stuck = FaultyStorage(LakeStorage(), [pause(operation, pattern, nth=2 - (operation == "open"), before=hangs)])
     events, spoilt = process(lake, storage=stuck)
     last = events[-1]
     assert isinstance(last, Failed)
-    assert (last.cause, last.rows, last.shard) == ("Stalled", 0, lake.planned().ids()[shard])
+    assert (last.cause, last.rows, last.shard) == ("Stalled", 0, lake.planned().ids()[1])
     read = f" while {lake.folder}/data/part-01.parquet was read or written"
     assert last.message.endswith(read if operation == "open" else " while a part was written")
     assert spoilt is not None
