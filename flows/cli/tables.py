@@ -31,19 +31,20 @@ _SHARDS = ("input", "status", "failed_attempts", "rows", "quarantined", "seconds
 
 def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
     """The table of a job's runs, or nights, without columns that say nothing; it fits into 80 columns."""
-    columns = ["run", "state", "began", "took", "seen", "shards", "rows", "lost", "metric"]
+    columns = ["run", "state", "began", "took", "seen", "rows", "metric"]
     rows = []
     for each in found:
-        # That it did not pass all gates is in lines of its own: a table has no room beside the state.
-        marks = each.marks.replace(", ", "\n")
-        state = f"{each.standing}{f' r{each.revision}' if each.revision else ''}{marks}"
-        shards = f"{each.done_shards:,} of {each.shards:,}" if each.done_shards < each.shards else ""
+        # What befell a run is in lines of its own below its state: columns for it would fold the numbers.
+        state = [f"{each.standing}{f' r{each.revision}' if each.revision else ''}"]
+        state += each.marks.split(", ")[1:]
+        if each.done_shards < each.shards:
+            state.append(f"{each.done_shards:,} of {each.shards:,} shards")
+        if each.rows_quarantined:
+            state.append(f"{each.rows_quarantined:,} quarantined")
         # The year is in the name of a night.
         times = (minute(each.began)[5:], duration(each.seconds))
-        lost = each.rows_quarantined or ""
-        rows.append(
-            (each.run_id, state, *times, each.seen or "nothing", shards, each.rows_out, lost, metric_text(each.metric))
-        )
+        figures = (each.rows, metric_text(each.metric))
+        rows.append((each.run_id, "\n".join(state), *times, each.seen or "nothing", *figures))
     told = [index for index in range(len(columns)) if not rows or any(row[index] != "" for row in rows)]
     shown = [[row[index] for index in told] for row in rows]
     no_wrap = ("run", "state", "began", "took", "seen")

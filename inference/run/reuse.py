@@ -268,7 +268,8 @@ def why_again(
     source: Source | None,
     nights: EarlierNights,
 ) -> Iterator[str]:
-    """Why earlier nights cannot be reused, and why shards with a result are scored again, in words, with their number.
+    """Why earlier nights cannot be reused, why shards with a result are scored again, in words, with their number, and
+    why a published run is judged again.
 
     newest: of this run, before this plan. source: whose results are taken over.
     """
@@ -279,6 +280,8 @@ def why_again(
             return
         if before.state.planned.fingerprint == identity.fingerprint:
             yield from _changed_input(made, before)
+            if before is newest and _judged_by_others(request, before):
+                yield f"checks, or their code or limits, changed since r{before.number}, so the run is judged again"
             return
         scored_by = revs.identity_of_plan(request.storage, before.uri, before.state)
         have = before.state.committed | (source.revision.state.committed if source else set())
@@ -322,6 +325,17 @@ def _changed_input(made: Plan, newest: revs.Revision) -> tuple[str, ...]:
         or (piece.size, same_version(piece.version, old.version)) != (old.size, True)
     }
     return (_to_score(summed(list(what.values())) or "files are put together otherwise", len(new), len(made)),)
+
+
+def _judged_by_others(request: RunRequest, before: revs.Revision) -> bool:
+    """Whether other checks than the job's judged a published revision. One that cannot be read counts as not."""
+    if before.state.intent is None:
+        return False
+    try:
+        manifest = read_manifest(request.storage, request.output, before.state.intent.published)
+    except JobError:
+        return False
+    return manifest.judging != request.scoring.judging
 
 
 def _to_score(what: str, shards: int, of: int) -> str:

@@ -398,11 +398,12 @@ def test_a_published_night_is_judged_again_by_changed_checks(lake: Lake) -> None
 
 
 def test_a_first_check_on_an_output_of_floats_scores_nothing(lake: Lake) -> None:
-    """Its figures are there without a check."""
+    """Its figures are there without a check, and the run says why there is another revision."""
     lake.ready().run()
     lake.write_job(checks=[{"column": "score", "max": 1e9}])
     ran = lake.run()
     assert (fresh_shards(ran.scored), ran.scored.revision, ran.publication.number) == (0, 2, 2)
+    assert ran.scored.again == ("checks, or their code or limits, changed since r1, so the run is judged again",)
 
 
 @pytest.fixture
