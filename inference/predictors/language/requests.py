@@ -19,7 +19,9 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from nightjar.inference.arrow_types import holds_list_view
 from nightjar.inference.errors import JobError, OutputInvalid
+from nightjar.inference.input.schemas import inside
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.predictors.arrays import to_array
 from nightjar.inference.predictors.language.answers import CUT, STOPPED, Answer
@@ -226,10 +228,22 @@ def _usage_of(answer: Answer) -> Usage:
 
 
 def _values(column: Any) -> list[Any]:
-    """A column's values as Python's own; a null is None, or what numpy or pandas has for it."""
-    if hasattr(column, "to_pylist"):
-        return list(column.to_pylist())
-    return list(_plain(to_array(column)))
+    """A column's values as Python's own; a null is None, or what numpy or pandas has for it. A float of 32 bits has the
+    fewest digits that give it: 0.1, not 0.10000000149011612.
+    """
+    if not isinstance(column, pa.Array | pa.ChunkedArray):
+        return list(_plain(to_array(column)))
+    texts, floats = (_of_float32(column.type, each) for each in (pa.string(), pa.float64()))
+    return list((column.cast(texts).cast(floats) if texts != column.type else column).to_pylist())
+
+
+def _of_float32(kind: pa.DataType, other: pa.DataType) -> pa.DataType:
+    """The type with another one in place of float32, at any depth."""
+    if pa.types.is_float32(kind):
+        return other
+    if holds_list_view(kind):
+        return kind
+    return inside(kind, lambda field: field.with_type(_of_float32(field.type, other)))
 
 
 def _plain(value: Any) -> Any:
@@ -237,6 +251,8 @@ def _plain(value: Any) -> Any:
     if isinstance(value, dict):
         return {name: _plain(each) for name, each in value.items()}
     if isinstance(value, np.ndarray):
+        if value.dtype == np.float32:
+            value = value.astype(str).astype(float)
         # `tolist` makes integers of times in ns.
         value = pa.array(value).to_pylist() if value.dtype.kind in "mM" else value.tolist()
     return [_plain(each) for each in value] if isinstance(value, list) else value

@@ -19,3 +19,13 @@ def test_times_are_times_in_numpy_and_pandas_too(kind: pa.DataType) -> None:
     column = pa.chunked_array([pa.array([value, value], kind)])
     for other in (column.to_numpy(), column.to_pandas()):
         assert list(map(str, _values(other))) == list(map(str, _values(column)))
+
+
+@pytest.mark.parametrize("kind", [pa.float32(), pa.list_(pa.float32()), pa.struct([("price", pa.float32())])], ids=str)
+def test_a_float_of_32_bits_is_written_with_the_digits_that_it_has(kind: pa.DataType) -> None:
+    value = {"list": [0.1, 19.99], "struct": {"price": 19.99}}.get(str(kind).partition("<")[0], 0.1)
+    column = pa.chunked_array([pa.array([value, None, value], kind)])
+    assert _values(column) == [value, None, value]
+    if not pa.types.is_struct(kind):  # whose floats are Python's own in numpy, with all digits
+        (first, *_) = _values(column.to_numpy())
+        assert first == value
