@@ -27,6 +27,8 @@ _WEB = re.compile(r"https?://[\w.-]+(:\d{1,5})?([/?]|$)", re.ASCII)
 """Locations with a bucket or a host. At other characters in it the client of S3 panics; a host beyond ASCII has two
 forms, and is no longer the one that the job names."""
 
+_LAST_PORT = 65_535
+
 
 class _Date:
     """A logical time as `{date}` in a location: by itself the day, and with a format what that makes of the moment."""
@@ -142,4 +144,6 @@ def _no_place(filled: str) -> str:
     inner = parts[:-1] if parts and not parts[-1] else parts
     if {"", ".", ".."} & set(inner):
         return "no part of it may be empty, '.' or '..'"
+    if (port := re.match(r"https?://[^/?]*:(\d+)", filled)) and int(port[1]) > _LAST_PORT:
+        return f"a port is at most {_LAST_PORT}"
     return ""

@@ -19,6 +19,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from nightjar.inference.errors import EndpointFailed, EndpointRefused, JobError, PromptInvalid
+from nightjar.inference.job.deployment import is_address
 from nightjar.inference.job.modeljob import ModelJob
 from nightjar.inference.job.options import keywords, number, text, whole
 from nightjar.inference.messages import clip, counted, hide
@@ -47,6 +48,8 @@ class OpenAI(LanguageModel):
 
     def check_keys(self, job: ModelJob) -> None:
         options = job.model.options
+        if not is_address(options["url"]):
+            raise JobError(f"model.url: write a URL, as http://host:8000/v1, not {options['url']!r}")
         url = urlsplit(options["url"])
         if "@" in url.netloc or url.query:
             raise JobError(

@@ -271,6 +271,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model__path": "s3://a<b/x"}, "model.path: 's3://a<b/x' is no place"),
     ({"input__uri": "gs://ä/x"}, "input.uri: 'gs://ä/x' is no place"),
     ({"input__uri": "https://h:x/a.csv"}, "input.uri: 'https://h:x/a.csv' is no place"),
+    ({"input__uri": "http://h:99999/a.csv"}, "input.uri: 'http://h:99999/a.csv' is no place: a port is at most 65535"),
     ({"input__uri": "https://münchen.example/a.csv"}, "input.uri: 'https://münchen.example/a.csv' is no place"),
     ({"input__uri": "https://host/part#1.csv"}, "input.uri: 'https://host/part#1.csv' has a #"),
     ({"input__uri": "data/{day}/"}, "input.uri: {day} is unknown; write {date} or {date:%Y/%m/%d}"),

@@ -437,6 +437,8 @@ def test_what_answers_took_is_counted_as_the_field_names_it() -> None:
     [
         ({"prompt": None}, "model.prompt: is required, or model.messages"),
         ({"url": "ftp://x"}, "model.url: write a URL, as http://host:8000/v1, not 'ftp://x'"),
+        ({"url": "http://[::1/v1"}, "model.url: write a URL, as http://host:8000/v1, not"),
+        ({"url": "http://host:99999/v1"}, "model.url: write a URL, as http://host:8000/v1, not"),
         ({"sampling": {"n": 3}}, "model.sampling.n: each row has one answer; leave it out"),
         ({"url": "http://me:secret@x/v1"}, "model.url: has a name or a password before an @; leave them out"),
         ({"served_model": None}, "model.served_model: write a text, not None"),
