@@ -9,6 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from functools import cache, partial
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -63,10 +64,17 @@ def _together(records: Sequence[bytes], schema: pa.Schema | None) -> pa.Table:
     """Raises UnicodeDecodeError or ArrowInvalid if a line is not a record, or a value is not of its column's type."""
     block = b"".join(records)
     block.decode()
+    # Arrow takes a line `null` for a row of nulls, and one at the beginning of a block ends the process.
+    if {*map(itemgetter(0), records)} != {ord("{")} and not all(map(_may_be_object, records)):
+        raise pa.ArrowInvalid("a line is not an object")
     table = _read(block, schema)
     if table.num_rows != len(records):
         raise pa.ArrowInvalid(f"{table.num_rows} rows were read from {len(records)} lines")
     return table
+
+
+def _may_be_object(record: bytes) -> bool:
+    return record.removeprefix(lines.BOM).lstrip().startswith(b"{")
 
 
 def _is_too_deep(record: bytes) -> bool:
