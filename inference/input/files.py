@@ -52,7 +52,9 @@ def input_files(storage: Storage, job: Job) -> Iterator[Entry]:
                 raise JobError(_nothing_at(uri, at, job.input, _others(storage, uri)))
     if not taken:
         there = next(filter(None, (_others(storage, uri) for uri in job.input.uris)), "")
-        if there and not job.input.format:
+        if there and job.input.format:
+            there += f", whose names do not end as those of input.format: {job.input.format}"
+        elif there:
             there += f"; input.format says what they hold: {listed(SOURCES, 'or')}"
         there = there or (_vacant(job.input.uri) if len(job.input.uris) == 1 else "")
         raise JobError(f"{job.input.key}: no input files at {job.input.shown}{there}")

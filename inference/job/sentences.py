@@ -100,5 +100,7 @@ def _given(kind: str, value: Any) -> str:
         shown = value.isoformat() if isinstance(value, dt.date) else repr(value)
     if len(shown) > _SHOWN_CHARS:
         shown = f"{shown[:_SHOWN_CHARS]} …"
-    quotes = kind == "string_type" and not isinstance(value, dict | list)
+    # YAML makes a date of 2026-11-19, which is the name of a night, too.
+    is_date = kind == "form" and isinstance(value, dt.date)
+    quotes = is_date or (kind == "string_type" and not isinstance(value, dict | list))
     return f", not {shown}" + ("; put it in quotes" if quotes else "")

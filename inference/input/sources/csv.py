@@ -61,7 +61,13 @@ class Csv(lines.TextSource):
     options = (
         text("delimiter", "it separates fields", "what the first line shows", "[ -~\\t]", "one ASCII character"),
         text("decimal", "it is before the decimals of a number", "`.`", "[.,]", "a dot or a comma"),
-        texts("names", "the columns, in order, of files without a header line", "the first line's", "names", least=1),
+        texts(
+            "names",
+            "the columns, in order, of files without a header line",
+            "the first line's",
+            "names, each once",
+            least=1,
+        ),
         lines.ENCODING,
     )
 
@@ -177,6 +183,11 @@ class Csv(lines.TextSource):
             if not name:
                 known = "" if index else "; pandas writes its index so, and `to_csv(index=False)` leaves it out"
                 raise InputCorrupt(f"{file.uri}: line {line}: the header has no name for column {index + 1}{known}")
+            if "\0" in name:
+                raise InputCorrupt(
+                    f"{file.uri}: line {line}: the header has the name {name!r}: the text is damaged, or UTF-16 "
+                    "without its mark, which input.options.encoding says, as utf-16-le"
+                )
             if name in names[:index]:
                 raise InputCorrupt(f"{file.uri}: line {line}: the header has the name {name!r} twice")
         return Header(names, delimiter, self.decimal, self.encoding, end, held.count(b"\n", 0, end) or 1)

@@ -168,9 +168,10 @@ def _fault(at: str, record: bytes, schema: pa.Schema, error: LineError) -> RowFa
         try:
             _read(held, pa.schema([field]))
         except pa.ArrowInvalid as wrong:
-            lost = f"; {wrong}" * isinstance(wrong, DigitsLost)
-            said, kind = clip(json.dumps(value[field.name])), _kind(held)
-            return SchemaMismatch(f"{at}: column {field.name!r} holds {said} ({kind}), {expected_type(field)}{lost}")
+            column = f"{at}: column {field.name!r} holds {clip(json.dumps(value[field.name]))}"
+            if isinstance(wrong, DigitsLost):  # the type of the value by itself may lose them, too
+                return SchemaMismatch(f"{column}, {expected_type(field)}; {wrong}")
+            return SchemaMismatch(f"{column} ({_kind(held)}), {expected_type(field)}")
     return InputCorrupt(f"{at}: not readable: {error}")
 
 

@@ -297,6 +297,9 @@ LineError: TypeAlias = "pa.ArrowInvalid | pa.ArrowTypeError | UnicodeDecodeError
 UTF16 = (b"\xff\xfe", b"\xfe\xff")
 """What a text begins with that is UTF-16, as some programs write it."""
 
+_PACKED = {b"\x1f\x8b": ".gz", b"\x28\xb5\x2f\xfd": ".zst"}
+"""What a compressed file begins with, and the end of the name by which it is read."""
+
 
 def in_parts(items: Sequence[Any], parse: Callable[[Any], T]) -> Iterator[tuple[int, int, T | LineError]]:
     """Parse lines, or values, in order: yield (first, last + 1, what was parsed), or the error of one."""
@@ -337,6 +340,8 @@ def not_utf8(at: str, error: UnicodeDecodeError, encoding: str = "") -> InputCor
     """The error of a line. at: its file and line. encoding: of its file, if the source has the option `encoding`."""
     if encoding not in ("", UTF8):
         return InputCorrupt(f"{at} is not {encoding} text (input.options.encoding)")
+    if end := next((end for begin, end in _PACKED.items() if error.object.startswith(begin)), ""):
+        return InputCorrupt(f"{at} is not text: the file is compressed; let its name end in {end}")
     known = ": it is UTF-16" if error.object.startswith(UTF16) else ""
     how = ", or name its encoding in input.options.encoding" if encoding else ""
     return InputCorrupt(f"{at} is not UTF-8 text: {error.reason}{known}; save the file as UTF-8{how}")

@@ -128,7 +128,7 @@ class DriftGate(Gate):
         if beyond := self._beyond(found):
             said = f"{self.column!r} has drifted from {night}: {'; '.join(beyond)}. {_most(found)}{_only_one(found)} "
             return self._result(False, observed, said + self._remedy())
-        said = f"differs from {night} by more than chance explains, but" if found.beyond else f"is as in {night},"
+        said = f"differs by more than chance explains from {night}, but is" if found.beyond else f"is as in {night},"
         return self._result(True, observed, f"{self.column!r} {said} within {self.key}.")
 
     def _compare_all(self, now: Profile, before: Profile, night: str) -> GateResult:
@@ -148,7 +148,7 @@ class DriftGate(Gate):
             return self._result(False, "nothing to compare", sentence)
         if not said:
             differ = (
-                f"{apart:,} of {counted(compared, 'column')} differ from {night} by more than chance explains, but all"
+                f"{apart:,} of {counted(compared, 'column')} differ by more than chance explains from {night}; all are"
             )
             same = f"{counted(compared, 'column')} as in {night},"
             return self._result(True, observed, f"{differ if apart else same} within {self.key}.")

@@ -69,12 +69,12 @@ def test_a_column_that_differs_and_passes_is_not_called_the_same() -> None:
     now = described(carrier=carriers(UA=900), score=np.arange(1000.0))
     assert beside("", BEFORE, now).beyond == 1
     (gate,) = judged({"drift": "carrier", "psi": 0.9}, now, against(BEFORE))
-    differs = f"differs from {NIGHT} by more than chance explains, but within checks[0]."
+    differs = f"differs by more than chance explains from {NIGHT}, but is within checks[0]."
     assert (gate.passed, gate.sentence) == (True, f"'carrier' {differs}")
     (gate,) = judged({"drift": "all", "psi": 0.9}, now, against(BEFORE))
     assert gate.passed
     assert gate.sentence == (
-        f"1 of 2 columns differ from {NIGHT} by more than chance explains, but all within checks[0]."
+        f"1 of 2 columns differ by more than chance explains from {NIGHT}; all are within checks[0]."
     )
 
 
