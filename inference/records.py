@@ -284,8 +284,11 @@ class Receipt(Counts):
     rows_reused: int = field(default=0, metadata=SELDOM)
     """Rows whose outputs were all taken from an earlier night."""
 
+    rows_partly_reused: int = field(default=0, metadata=SELDOM)
+    """Rows of which the outputs of some models were taken from an earlier night, and those of others were scored."""
+
     reused_from: str = field(default="", metadata=SELDOM)
-    """The revision that these were taken from, as `Revision.name`."""
+    """The revision that outputs of rows were taken from, as `Revision.name`."""
 
     keyed: bool = field(default=False, metadata=SELDOM)
     """Whether the keys of the rows lie beside the data part."""

@@ -74,8 +74,10 @@ def reused_text(found: Sequence[Reused], rows: int, currency: str) -> str:
     """The results that were taken over, and what that saved; empty if there are none. rows: of the night."""
     if not found:
         return ""
-    taken, saved_s, saved = (sum(getattr(each, name) for each in found) for name in ("rows", "saved_s", "saved"))
-    text = f"{taken:,} of {rows:,} rows from {first_of([each.source.replace('/', ' ') for each in found])}"
+    names = ("rows", "rows_partly", "saved_s", "saved")
+    taken, partly, saved_s, saved = (sum(getattr(each, name) for each in found) for name in names)
+    some = f" and some outputs of {partly:,}" if partly else ""
+    text = f"{taken:,} of {rows:,} rows{some} from {first_of([each.source.replace('/', ' ') for each in found])}"
     if not saved_s:
         return text
     return f"{text}; saved {duration(saved_s)} of workers{f', {money(saved, currency)}' if saved else ''}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import io
 from collections import Counter, defaultdict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 from nightjar.inference.arrow_types import record_schema, table_of
 from nightjar.inference.input.plan import SHARDS, Plan
 from nightjar.inference.job.model import Job
-from nightjar.inference.jsonform import of_json
+from nightjar.inference.jsonform import SELDOM, of_json
 from nightjar.inference.ledger.ledger import Ledger, State
 from nightjar.inference.records import Part, Receipt, encode
 from nightjar.inference.usage import NO_USAGE, Spent, Usage
@@ -60,6 +60,9 @@ class Reused:
     rows: int
     """Rows of these shards, and of others whose outputs were taken over."""
 
+    rows_partly: int = field(default=0, metadata=SELDOM)
+    """Rows of which the outputs of some models were taken over."""
+
     saved_s: float = 0.0
     """Seconds that workers take to score them; 0 for a language model, which is asked for several shards at once."""
 
@@ -71,17 +74,19 @@ def reused(table: pa.Table, job: Job, row_s: float = 0.0) -> tuple[Reused, ...]:
     """What was taken over, by the revision that it was taken from. table: as `outcomes` gives it. row_s: the seconds
     for which a worker prepares and scores a row.
     """
-    shards, rows, seconds = Counter[str](), Counter[str](), defaultdict[str, float](float)
-    taken = table.filter(pc.or_kleene(pc.not_equal(table["adopted_from"], ""), pc.greater(table["rows_reused"], 0)))
-    for line in lines(taken.select(["adopted_from", "reused_from", "rows_in", "rows_reused", "spent"])):
+    shards, rows, partly, seconds = Counter[str](), Counter[str](), Counter[str](), defaultdict[str, float](float)
+    taken = table.filter(pc.or_kleene(*(pc.not_equal(table[name], "") for name in ("adopted_from", "reused_from"))))
+    columns = ["adopted_from", "reused_from", "rows_in", "rows_reused", "rows_partly_reused", "spent"]
+    for line in lines(taken.select(columns)):
         source, whole = line["adopted_from"] or line["reused_from"], bool(line["adopted_from"])
         shards[source] += whole
         again = line["rows_reused"] or 0
         rows[source] += line["rows_in"] if whole else again
+        partly[source] += 0 if whole else line["rows_partly_reused"] or 0
         seconds[source] += again * row_s + (of_json(Spent, line["spent"]).total if whole and line["spent"] else 0.0)
     price = job.cost.of(job.resources, 1.0) if job.cost else 0.0
     return tuple(
-        Reused(name, shards[name], rows[name], round(seconds[name], 3), round(seconds[name] * price, 6))
+        Reused(name, shards[name], rows[name], partly[name], round(seconds[name], 3), round(seconds[name] * price, 6))
         for name in sorted(rows)
     )
 

@@ -79,7 +79,9 @@ class Assembly:
         )
         self._drawn = [low + found for low, found in drawn_of if found is not None]
         self.keys = keys_of(spec.job, scored)
-        self.reused = int(np.logical_and.reduce([each.part != NOWHERE for each in self.keys]).sum()) if self.keys else 0
+        taken = np.array([each.part != NOWHERE for each in self.keys])
+        self.reused = int(taken.all(0).sum()) if self.keys else 0
+        self.partly_reused = int(taken.any(0).sum()) - self.reused if self.keys else 0
         self.failed = len({failure.row for failure in scored.failures})
         self.lost: int = self.rows_in - kept.num_rows
         self._bad: list[tuple[str, int, RowFailure, str]] = []
@@ -364,7 +366,8 @@ class ShardWorker(Worker):
             batches_cut=output.scored.batches_cut,
             rows_partial=output.failed - output.lost,
             rows_reused=output.reused,
-            reused_from=self.spec.reuse.source if self.spec.reuse and output.reused else "",
+            rows_partly_reused=output.partly_reused,
+            reused_from=self.spec.reuse.source if self.spec.reuse and output.reused + output.partly_reused else "",
             keyed=bool(output.keys),
             ceilings=ceilings,
             usage=usage,

@@ -185,7 +185,8 @@ def _first(line: dict[str, Any], name: str, part: pa.Table, now: pa.Table, index
     where = f"row {now[LINEAGE[1]][index]} of {now[LINEAGE[0]][index]}"
     before, after = (clip(repr(table[name][index].as_py())) for table in (part, now))
     text = f"{where}: {name!r} was {before}, written by {line['worker']}, and is {after} on {socket.gethostname()}"
-    taken = line["rows_in"] if line["adopted_from"] else line["rows_reused"]
+    names = ["rows_in"] if line["adopted_from"] else ["rows_reused", "rows_partly_reused"]
+    taken = sum(line[name] or 0 for name in names)
     if not taken:
         return text
     source = (line["adopted_from"] or line["reused_from"]).replace("/", " ")

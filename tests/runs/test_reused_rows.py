@@ -189,22 +189,36 @@ def test_rows_in_the_quarantine_are_tried_again(lake: Lake) -> None:
     assert list(lake.quarantined(1, TUESDAY)["_row"]) == [17]
 
 
-def test_of_several_models_only_the_one_that_changed_is_asked(tmp_path: Path) -> None:
+def of_two(tmp_path: Path, version: str = "1") -> Lake:
+    """A lake with two models, the second one of this version."""
     lake = Lake(tmp_path, LOCAL)
     lake.write_model(SEES)
     outputs, named = {"score": "float32"}, {"features": ["x"], "batch_size": 256}
     first = {"name": "first", "uses": "model:score", "outputs": outputs, **named}
     (tmp_path / "other.py").write_text("def score(batch):\n    return {'score': batch['x'] * options}\noptions = 3\n")
-    second = {"name": "second", "uses": "other:score", "outputs": outputs, "version": "1", **named}
-    lake.ready(reuse="rows", model=None, models=[first, second])
+    second = {"name": "second", "uses": "other:score", "outputs": outputs, "version": version, **named}
+    return lake.ready(reuse="rows", model=None, models=[first, second])
+
+
+def test_of_several_models_only_the_one_that_changed_is_asked(tmp_path: Path) -> None:
+    lake = of_two(tmp_path)
     night(lake, MONDAY)
     seen(lake)
-    lake.write_job(reuse="rows", model=None, models=[first, {**second, "version": "2"}])
-    ran = night(lake, TUESDAY)
+    ran = night(of_two(tmp_path, "2"), TUESDAY)
     assert len(set(seen(lake)) - set(_first_rows(lake))) == 0
-    assert not ran.verdict.reused, "no row had all of its outputs"
+    (reused,) = ran.verdict.reused
+    assert (reused.source, reused.rows, reused.rows_partly) == (f"{MONDAY}/r1", 0, 8000)
     rows = lake.published(TUESDAY)
     assert (rows["first_score"] == rows["id"] * 2).all() and (rows["second_score"] == rows["id"] * 3).all()
+
+
+def test_outputs_of_one_model_that_were_taken_back_are_not_published(tmp_path: Path) -> None:
+    lake = of_two(tmp_path)
+    night(lake, MONDAY)
+    begun(of_two(tmp_path, "2"), TUESDAY)
+    visibility.unpublish(LakeStorage(), str(lake.out), MONDAY)
+    with pytest.raises(TakenBack, match=rf"r1 of the run '{MONDAY}' .* unpublished since"):
+        night(lake, TUESDAY)
 
 
 def test_a_model_keeps_its_rows_under_another_name(tmp_path: Path) -> None:

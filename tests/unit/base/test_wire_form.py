@@ -74,6 +74,7 @@ SCORED = pa.schema(
         ("retries", pa.int32()),
         ("adopted_from", pa.string()),
         ("rows_reused", pa.int64()),
+        ("rows_partly_reused", pa.int64()),
         ("reused_from", pa.string()),
         ("keyed", pa.bool_()),
         ("ceilings", pa.list_(pa.int32())),
