@@ -41,6 +41,8 @@ def runs(request: RunRequest, found: Sequence[RunListed]) -> Table:
             state.append(f"{each.done_shards:,} of {each.shards:,} shards")
         if each.rows_quarantined:
             state.append(f"{each.rows_quarantined:,} quarantined")
+        if each.rows_partial:
+            state.append(f"{each.rows_partial:,} partly scored")
         # The year is in the name of a night.
         times = (minute(each.began)[5:], duration(each.seconds))
         figures = (each.rows, metric_text(each.metric))

@@ -115,8 +115,10 @@ class Commands:
         """
         request, again = self.request, self.repeat(fresh=fresh or state == "rolled back")
         match state:
-            case "unknown" | "never begun" | "rejected":
-                return {"try": self.check, **({} if state == "unknown" else {"repeat": again})}
+            case "unknown":
+                return {"look": self.command("runs", *request.place), "try": self.check}
+            case "never begun" | "rejected":
+                return {"try": self.check, "repeat": again}
             case "published" | "limited" | "running" | "publishing" | "unreadable" | "waiting":
                 return {}
             case "rolled back":
@@ -130,10 +132,13 @@ class Commands:
     def of_error(self, error: NightjarError, state: str, *, fresh: bool = False) -> dict[str, str]:
         """`of_state` for a run that has just ended with an error."""
         if isinstance(error, TakenBack):
-            again = self.command("republish", error.run, *self.request.place)
-            return {"republish": again, "anew": self.repeat(fresh=True)}
+            return self._of_taken_back(error.run)
         question = error.question if isinstance(error, Unanswered) else ""
         return self.of_state(state, fresh=fresh, question=question)
+
+    def _of_taken_back(self, run: str) -> dict[str, str]:
+        """The choice of a run that goes on with results of another run, or of itself, which were taken back."""
+        return {"republish": self.command("republish", run, *self.request.place), "anew": self.repeat(fresh=True)}
 
     def of_standing(self, found: Standing) -> dict[str, str]:
         """`of_state` for a run that is looked at later."""
@@ -146,6 +151,8 @@ class Commands:
         )
         never = found.ended is not None and found.ended.step in BEFORE_IT_BEGINS
         about = replace(self, request=asked)
+        if found.ended is not None and found.ended.taken_back:
+            return about._of_taken_back(found.ended.taken_back)
         commands = about.of_state("never begun" if never or tried else found.state, question=found.question)
         return {**commands, **({"approve": self.answer("approve", found.question)} if found.may_be_approved else {})}
 

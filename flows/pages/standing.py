@@ -67,7 +67,7 @@ def status_text(found: RunStatus) -> str:
     elif found.shown:
         head = f"{name}: readers see {seen} of it, and nothing of it is there"
     elif found.state == "unknown":
-        head = f"{found.run_id}: no such run yet; published runs: {', '.join(found.published) or 'none'}"
+        head = f"{found.run_id}: no such run is there; published runs: {', '.join(found.published) or 'none'}"
     else:
         head = f"{name}: {found.standing}, nothing of it was begun"
     more = found.failed_shards - len(found.failures)

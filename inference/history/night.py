@@ -292,7 +292,7 @@ def collect(request: RunRequest, account: Account | None = None) -> Report:
     found = look(request)
     newest, storage, late = found.newest, request.storage, found.late
     if newest is None:
-        raise JobError(f"nothing of the run {request.run_id!r} was begun, so there is nothing to report")
+        raise JobError(f"nothing of the run {request.run_id!r} is there, so there is nothing to report")
     unread, state, progress = list(found.unread), newest.state, newest.state.progress
 
     known = partial(_known, unread)

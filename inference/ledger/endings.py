@@ -9,7 +9,7 @@ import socket
 from dataclasses import dataclass, field
 from typing import Any
 
-from nightjar.inference.errors import GateFailed, Held, Interrupted, JobError, Terminated, Unanswered
+from nightjar.inference.errors import GateFailed, Held, Interrupted, JobError, TakenBack, Terminated, Unanswered
 from nightjar.inference.jsonform import SELDOM
 from nightjar.inference.messages import clip
 
@@ -66,6 +66,9 @@ class Ended:
     engine: str | None = field(default=None, metadata=SELDOM)
     """Where the run was to be scored, if the run ended before it had a ledger; else None."""
 
+    taken_back: str = field(default="", metadata=SELDOM)
+    """The run whose results a person took back, so that this one cannot go on with them; empty for none."""
+
     @property
     def where(self) -> str:
         """Where the run ended, for people: the gate, or the step."""
@@ -91,7 +94,8 @@ def of_error(error: BaseException, step: str, *, publish: bool = True, engine: s
     failed = tuple(failed_gate(gate) for gate in gates if gate.verdict == wanted)
     outcomes = {Interrupted: STOPPED, JobError: REJECTED, Unanswered: ASKS}
     outcome = next((outcome for kind, outcome in outcomes.items() if isinstance(error, kind)), FAILED)
-    return Ended(outcome, step, utc(), type(error).__name__, clip(str(error)), failed, publish, engine)
+    source = error.run if isinstance(error, TakenBack) else ""
+    return Ended(outcome, step, utc(), type(error).__name__, clip(str(error)), failed, publish, engine, source)
 
 
 def failed_gate(gate: Any) -> FailedGate:

@@ -181,7 +181,10 @@ def republish(storage: Storage, output: str, run_id: str | None, date: str = "")
     run_id = run_id or _last_of(storage, output, date)
     entry = published_before(storage, revs.run_folder(output, run_id))
     if entry is None:
-        raise JobError(f"no revision of the run {run_id!r} was published in {output}; `nightjar run JOB` publishes")
+        raise JobError(
+            f"no published revision of the run {run_id!r} is in {output}; `nightjar publications JOB` lists what was "
+            "published"
+        )
     before = publish.shown(storage, output, run_id)
     if before == entry:
         raise JobError(f"readers see r{entry.revision} of the run {run_id!r} already")

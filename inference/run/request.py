@@ -235,7 +235,9 @@ def _which(
 ) -> tuple[str, str, int | None]:
     """Which run is meant: its id, its logical time, and its limit of rows."""
     if run_id is not None and not is_run_id(run_id):
-        raise JobError(f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores")
+        raise JobError(
+            f"--run-id {run_id!r}: begin with a letter or digit; at most 100 letters, digits, dots, dashes, underscores"
+        )
     if limit is not None and limit < 1:
         raise JobError(f"--limit {limit}: must be at least 1 row")
     times = job.times

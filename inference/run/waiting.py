@@ -242,7 +242,7 @@ def keep_failure(request: RunRequest, error: BaseException, step: str) -> None:
         begun = newest is not None and newest.success is None and newest.begun_by(request.flow_run)
         if newest is not None and begun and not _of_earlier_try(request, newest):
             _end(request, newest, error)
-        elif not _is_no_end(request, error) and (request.check_owner() is not None or request.dated):
+        elif not _is_no_end(request, error, newest) and (request.check_owner() is not None or request.dated):
             ended = of_error(error, step, publish=request.publish, engine=request.engine)
             if ended is not None:
                 with suppress(StorageError):  # one that cannot be read may be what ended the run
@@ -251,9 +251,10 @@ def keep_failure(request: RunRequest, error: BaseException, step: str) -> None:
                 request.storage.write(join(request.run_uri, _NOTE), content)
 
 
-def _is_no_end(request: RunRequest, error: BaseException) -> bool:
-    """Whether a run stands as before: it was interrupted before it began, or is one that was taken back."""
-    return isinstance(error, Interrupted) or (isinstance(error, TakenBack) and error.run == request.run_id)
+def _is_no_end(request: RunRequest, error: BaseException, newest: revs.Revision | None) -> bool:
+    """Whether a run stands as before: it was interrupted before it began, or its newest revision was taken back."""
+    taken_back = isinstance(error, TakenBack) and error.run == request.run_id
+    return isinstance(error, Interrupted) or (taken_back and newest is not None and newest.sealed)
 
 
 def _of_earlier_try(request: RunRequest, newest: revs.Revision) -> bool:

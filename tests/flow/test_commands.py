@@ -123,7 +123,7 @@ def test_show_has_the_failed_shard_first_and_why(partial: Partial) -> None:
 
 def test_show_of_an_unknown_run_says_what_there_is(eventful: Watched) -> None:
     shown = forked_light("show", eventful.lake.job_path, "2020-01-01").stdout
-    assert "2020-01-01: no such run yet; published runs: 2026-11-19" in shown
+    assert "2020-01-01: no such run is there; published runs: 2026-11-19" in shown
 
 
 def test_retry_scores_what_is_missing_and_publishes(tmp_path: Path, api_env: dict[str, str]) -> None:

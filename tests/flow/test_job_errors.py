@@ -304,7 +304,11 @@ def test_every_fault_of_a_job_file_is_named_at_once(lake: Lake) -> None:
     [
         (["--date", "19.11.2026"], "--date '19.11.2026': write a date as 2026-11-19"),
         (["--date", "2026-02-30"], "--date '2026-02-30': there is no such day"),
-        (["--run-id", "../../etc"], "--run-id '../../etc': use letters, digits, dots, dashes and underscores"),
+        (
+            ["--run-id", "../../etc"],
+            "--run-id '../../etc': begin with a letter or digit; at most 100 letters, digits, dots, dashes, "
+            "underscores",
+        ),
         (["--limit", "0"], "--limit 0: must be at least 1 row"),
     ],
 )

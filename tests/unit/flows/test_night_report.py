@@ -366,7 +366,7 @@ def test_a_night_with_a_value_near_the_largest_float_has_its_report_and_so_have_
 
 def test_a_run_that_never_began_has_no_report(lake: Lake) -> None:
     lake.ready()
-    with pytest.raises(JobError, match="nothing of the run '2026-11-19' was begun"):
+    with pytest.raises(JobError, match="nothing of the run '2026-11-19' is there"):
         write(lake.request())
     leave(lake.request(), pytest.fail)
 

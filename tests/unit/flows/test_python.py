@@ -110,7 +110,7 @@ def test_the_status_of_a_run_that_never_began(lake: Lake) -> None:
     lake.ready()
     found = status(lake.job_path, date="2026-11-19")
     assert (found.state, found.revision, found.published) == ("unknown", 0, ())
-    assert [*found.commands] == ["try"]
+    assert [*found.commands] == ["look", "try"]
 
 
 def test_dates_and_files_are_records_of_what_the_storage_has(lake: Lake) -> None:

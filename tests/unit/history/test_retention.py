@@ -527,7 +527,7 @@ def test_a_rollback_shows_what_still_exists(lake: Lake, nights: Nights) -> None:
     assert nights.shown() == set(KEPT)
     with pytest.raises(JobError, match="there is no publication 1 in"):
         roll_back(nights.storage, nights.uri, 1)
-    with pytest.raises(JobError, match=f"no revision of the run '{OLD[0]}' was published"):
+    with pytest.raises(JobError, match=f"no published revision of the run '{OLD[0]}' is in"):
         visibility.republish(nights.storage, nights.uri, OLD[0])
 
 

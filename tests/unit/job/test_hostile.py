@@ -235,7 +235,10 @@ def test_the_name_of_a_run_stays_inside_the_output(lake: Lake, run_id: str) -> N
     lake.ready()
     with pytest.raises(JobError) as caught:
         lake.request(run_id=run_id)
-    assert str(caught.value) == f"--run-id {run_id!r}: use letters, digits, dots, dashes and underscores"
+    assert (
+        str(caught.value)
+        == f"--run-id {run_id!r}: begin with a letter or digit; at most 100 letters, digits, dots, dashes, underscores"
+    )
     assert caught.value.exit_code == 2
     assert not lake.out.exists()
 

@@ -86,7 +86,7 @@ def test_what_is_shown_again_is_the_newest_revision_that_was_published(output: s
     open_epoch(LakeStorage(), join(output, "runs", "2026-11-18", "r3"), this_holder("score")).stop(release=True)
     assert seen(output)["2026-11-18"] == 1
     assert visibility.republish(LakeStorage(), output, "2026-11-18").runs["2026-11-18"].revision == 2
-    with pytest.raises(JobError, match="no revision of the run '2026-11-16' was published"):
+    with pytest.raises(JobError, match="no published revision of the run '2026-11-16' is in"):
         visibility.republish(LakeStorage(), output, "2026-11-16")
 
 
@@ -153,7 +153,7 @@ def test_a_night_that_is_taken_away_by_its_date_is_shown_again_by_its_date(outpu
         assert again.origin == Origin("republish", taken, 1), "the other one of that date is seen all the time"
     with pytest.raises(JobError, match="readers see r1 of the run 'repaired' already"):
         visibility.republish(LakeStorage(), output, None, "2026-11-10")
-    with pytest.raises(JobError, match="no revision of the run '2026-11-11' was published"):
+    with pytest.raises(JobError, match="no published revision of the run '2026-11-11' is in"):
         visibility.republish(LakeStorage(), output, None, "2026-11-11")
 
 
@@ -218,7 +218,7 @@ def test_no_publication_is_shown_again_that_has_a_deleted_revision(
     assert roll_back(LakeStorage(), output, 1).runs.keys() == {"2026-11-17"}
     shutil.rmtree(Path(output, "runs/2026-11-18/r2"))
     Path(output, "runs/2026-11-18/r2").mkdir()
-    with pytest.raises(JobError, match="no revision of the run '2026-11-18' was published"):
+    with pytest.raises(JobError, match="no published revision of the run '2026-11-18' is in"):
         visibility.republish(LakeStorage(), output, "2026-11-18")
 
 

@@ -34,6 +34,7 @@ from nightjar.inference.errors import (
     RunFailed,
     ShardsFailed,
     StorageError,
+    TakenBack,
     Terminated,
     Transient,
 )
@@ -90,6 +91,12 @@ def no_input(lake: Lake, *options: str) -> None:
         path.unlink()
     with pytest.raises(JobError):
         app(["run", str(lake.job_path), "--date", NIGHT, *options], standalone_mode=False)
+
+
+def unfinished(lake: Lake) -> RunRequest:
+    """Another flow run, after one that failed."""
+    fails(lake, "score", ShardsFailed("1 of 8 shards has no result"))
+    return lake.request(flow_run="another")
 
 
 def taken_back(lake: Lake) -> None:
@@ -188,6 +195,18 @@ CASES = {
         taken_back,
         "rolled back",
         "a person rolled it back or unpublished it since",
+        ("nightjar republish JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --fresh"),
+    ),
+    "results of another night, which a person took back": Case(
+        lambda lake: waiting.keep_failure(lake.request(), TakenBack("r1 was unpublished", "2026-11-18"), "discover"),
+        "failed at discover",
+        "r1 was unpublished",
+        ("nightjar republish JOB 2026-11-18", "nightjar run JOB --run-id 2026-11-19 --fresh"),
+    ),
+    "an earlier revision, which a person took back while the newest one had failed": Case(
+        lambda lake: waiting.keep_failure(unfinished(lake), TakenBack("r1 was unpublished", NIGHT), "discover"),
+        "failed at discover",
+        "r1 was unpublished",
         ("nightjar republish JOB 2026-11-19", "nightjar run JOB --run-id 2026-11-19 --fresh"),
     ),
     "not asked to be published": Case(
@@ -524,7 +543,8 @@ def test_a_run_with_a_name_of_its_own_whose_files_were_deleted_is_scored_again_f
 def test_a_run_nobody_heard_of_leads_to_check(job: Lake, capsys: pytest.CaptureFixture[str]) -> None:
     told = said(capsys, "status", "job.yaml", "2020-01-01").splitlines()
     assert told == [
-        "2020-01-01: no such run yet; published runs: none",
+        "2020-01-01: no such run is there; published runs: none",
+        "  look       nightjar runs job.yaml",
         "  try        nightjar check job.yaml --date 2020-01-01",
     ]
 
