@@ -144,6 +144,7 @@ def test_a_bad_line_is_found_in_whichever_block_and_unit_it_is(tmp_path: Path, m
         (b'null\n{"x":1}\n', InputCorrupt, "line 1 is not a JSON object, but null"),
         (b' nullx\n{"x":1}\n', InputCorrupt, "line 1 is not a JSON object: Extra data"),
         (b'{"x":1}\nnull null\n{"x":"two"}\nnull\n', InputCorrupt, "line 2 is not a JSON object: Extra data"),
+        (b'{"x":\n{"x":1}}\n{"x":1} {"x":2}\n{"x":3}', InputCorrupt, "line 1 is not a JSON object: Expecting value"),
         (b'{"x":1}\n{"x":2, "x":3}\n', InputCorrupt, "line 2: not readable: "),
         (b'{"x":1}\n{"x":2, "y":"\xff"}\n', InputCorrupt, "line 2 is not UTF-8 text"),
         (
