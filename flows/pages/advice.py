@@ -137,8 +137,12 @@ class Commands:
         return self.of_state(state, fresh=fresh, question=question)
 
     def _of_taken_back(self, run: str) -> dict[str, str]:
-        """The choice of a run that goes on with results of another run, or of itself, which were taken back."""
-        return {"republish": self.command("republish", run, *self.request.place), "anew": self.repeat(fresh=True)}
+        """The choice of a run that goes on with results of another run, or of itself, which were taken back: it goes on
+        when they are published again.
+        """
+        again = {"repeat": self.repeat()} if run != self.request.run_id else {}
+        republish = self.command("republish", run, *self.request.place)
+        return {"republish": republish, **again, "anew": self.repeat(fresh=True)}
 
     def of_standing(self, found: Standing) -> dict[str, str]:
         """`of_state` for a run that is looked at later."""

@@ -201,7 +201,11 @@ CASES = {
         lambda lake: waiting.keep_failure(lake.request(), TakenBack("r1 was unpublished", "2026-11-18"), "discover"),
         "failed at discover",
         "r1 was unpublished",
-        ("nightjar republish JOB 2026-11-18", "nightjar run JOB --run-id 2026-11-19 --fresh"),
+        (
+            "nightjar republish JOB 2026-11-18",
+            "nightjar run JOB --run-id 2026-11-19",
+            "nightjar run JOB --run-id 2026-11-19 --fresh",
+        ),
     ),
     "an earlier revision, which a person took back while the newest one had failed": Case(
         lambda lake: waiting.keep_failure(unfinished(lake), TakenBack("r1 was unpublished", NIGHT), "discover"),
