@@ -65,7 +65,7 @@ def language(progress: Progress, prices: TokenPrices | None) -> list[tuple[str, 
     found = [("tokens", _tokens(progress))]
     if rates := _token_rates(progress.token_rates):
         found.append(("rates", rates))
-    if prices:
+    if prices and _has_counts(progress):
         found.append(("cost", f"{money(prices.cost(progress.usage), prices.currency)}, by the prices in model.cost"))
     return found
 
@@ -97,6 +97,10 @@ def money(cost: float, currency: str) -> str:
     return f"{amount} {currency}".rstrip()
 
 
+def _has_counts(progress: Progress) -> bool:
+    return progress.usage.prompt_tokens + progress.usage.output_tokens > 0
+
+
 def _tokens(progress: Progress) -> str:
     used = progress.usage
     repeated = f" ({used.retries:,} repeated)" if used.retries else ""
@@ -105,10 +109,9 @@ def _tokens(progress: Progress) -> str:
     known = f" ({', '.join(cached + longest)})" if cached + longest else ""
     ends = {"stop": used.stopped, "length": used.cut, "other": used.ended_otherwise}
     ended = ", ".join(f"{count:,} {reason}" for reason, count in ends.items() if count)
-    return (
-        f"{counted(used.requests, 'request')}{repeated}: {used.prompt_tokens:,} in{known}, {used.output_tokens:,} out"
-        f"{f'; answers ended: {ended}' if ended else ''}"
-    )
+    tokens = f"{used.prompt_tokens:,} in{known}, {used.output_tokens:,} out"
+    told = tokens if _has_counts(progress) else "the endpoint counts no tokens"
+    return f"{counted(used.requests, 'request')}{repeated}: {told}{f'; answers ended: {ended}' if ended else ''}"
 
 
 def _token_rates(rates: TokenRates) -> str:

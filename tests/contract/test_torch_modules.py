@@ -70,6 +70,29 @@ def test_several_inputs_get_the_columns_of_their_names_or_in_order(load: Callabl
         scored(job, pa.table(dict.fromkeys("abcd", user)))
 
 
+@each_file
+def test_inputs_of_several_shapes_get_the_columns_of_their_names(load: Callable[..., Loaded], file: str) -> None:
+    """Whatever the order of the features."""
+    job, module = load(file, "Mixed")
+    words, price = np.random.default_rng(0).integers(0, 10, (9, 4)), numbers(9)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(words), torch.from_numpy(price)).numpy()
+    table = pa.table({"price": price, "words": list(words)})
+    for names in (["price", "words"], ["words", "price"]):
+        np.testing.assert_array_equal(scored(job, table.select(names))["score"], expected)
+
+
+@each_file
+def test_the_columns_of_one_tensor_fill_an_output_each(load: Callable[..., Loaded], file: str) -> None:
+    job, module = load(file, "Net", {"width": 3, "outputs": 2}, outputs={"left": "float32", "right": "float32"})
+    values = numbers(50, 3)
+    with torch.no_grad():
+        expected = module(torch.from_numpy(values)).numpy()
+    found = scored(job, table_of(values))
+    for at, name in enumerate(("left", "right")):
+        np.testing.assert_array_equal(found[name], expected[:, at])
+
+
 @pytest.mark.parametrize("file", ["state.pt", "state.pth"])
 @pytest.mark.parametrize("length", [5, 1])
 def test_lists_of_indices_stay_whole_numbers_and_outputs_have_their_names(

@@ -50,6 +50,16 @@ class Pair(nn.Module):
         score = (self.users(user) * self.items(item)).sum(-1)
         return score if price is None else score * price
 
+class Mixed(nn.Module):
+    """Of a list of indices, and a number."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(10, 3)
+
+    def forward(self, words, price):
+        return self.words(words).sum((1, 2)) * price
+
 class Picture(nn.Module):
     def __init__(self):
         super().__init__()

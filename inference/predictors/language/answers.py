@@ -8,6 +8,7 @@ that says so, also the probability of each choice, by its name, and those of all
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -54,14 +55,14 @@ class Answer:
     finish_reason: str = ""
     """Why the answer ended, in the model's word, such as `STOPPED` or `CUT`; '' if the model does not say."""
 
-    prompt_tokens: int = 0
-    """Tokens of the prompt; 0 if the endpoint does not say."""
+    prompt_tokens: int | None = None
+    """Tokens of the prompt; None if the endpoint does not say."""
 
-    output_tokens: int = 0
-    """Tokens of the answer; 0 with a vector, or if the endpoint does not say."""
+    output_tokens: int | None = None
+    """Tokens of the answer, 0 with a vector; None if the endpoint does not say."""
 
-    cached_tokens: int = 0
-    """Tokens of the prompt that the model had computed before."""
+    cached_tokens: int | None = None
+    """Tokens of the prompt that the model had computed before; None if the endpoint does not say."""
 
     vector: Sequence[float] | None = None
     """The vector of the prompt, where a vector was asked for in place of a text; else None."""
@@ -104,7 +105,8 @@ class Reader:
         elif options.get("api") == EMBEDDINGS:
             _check_only(self._read, self._types, is_list, "a list of numbers: the vector of the prompt")
         else:
-            _check_only(self._read, self._types, is_text, "a text: the answer")
+            likely = " (uses: vllm knows the probability of each choice, too)" if self._choices is not None else ""
+            _check_only(self._read, self._types, is_text, f"a text: the answer{likely}")
 
     @cached_property
     def schema(self) -> Mapping[str, Any] | None:
@@ -146,7 +148,8 @@ class Reader:
     def _parsed(self, answer: Answer) -> Any:
         """The answer as JSON that follows the schema."""
         try:
-            found = json.loads(answer.text)  # of an object, what was cut is never JSON
+            # Of an object, what was cut is never JSON. NaN is none, and no number is outside of any bounds of a schema.
+            found = json.loads(answer.text, parse_constant=_no_number, parse_float=_finite)
             wrong = next(self._validator.iter_errors(found), None)
         except (ValueError, RecursionError) as error:  # a model that repeats itself opens brackets in brackets
             _check_whole(answer, "its JSON was complete")
@@ -161,6 +164,16 @@ class Reader:
 
         schema = dict(self.schema or {})
         return validator_for(schema)(schema)
+
+
+def _no_number(text: str) -> float:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    if not math.isfinite(number := float(text)):
+        raise ValueError(f"{text} is too large")
+    return number
 
 
 def fitting(name: str, value: Any, kind: pa.DataType, said: str) -> Any:
@@ -226,8 +239,8 @@ def _check_whole(answer: Answer, before: str) -> None:
     """Check that the answer was not cut. before: what it would have had to be."""
     if answer.finish_reason == CUT:
         raise AnswerInvalid(
-            f"the answer was cut after {answer.output_tokens} tokens, before {before}; raise max_tokens in "
-            f"model.sampling. It ends with {answer.text[-80:]!r}"
+            f"the answer was cut after {answer.output_tokens or 'all its'} tokens, before {before}; raise max_tokens "
+            f"in model.sampling. It ends with {answer.text[-80:]!r}"
         )
 
 

@@ -244,6 +244,8 @@ class Endpoint(Requests):
             EndpointRefused: It blames what all requests have in common.
         """
         if what := _OF_THE_JOB.get(status):
+            if status == 401 and not os.environ.get(self._key_env):
+                what = "the endpoint wants a key, and the variable {key} is not set where the model is asked"
             said = what.format(key=self._key_env)
             raise EndpointRefused(f"model.url: {said} ({self._url}): {_said(error)}") from None
         if isinstance(error, UnicodeEncodeError):
@@ -304,7 +306,7 @@ class Endpoint(Requests):
         if self._api == EMBEDDINGS:
             vectors = await self._client.embeddings.create(**request)
             vector = _first(vectors, "data").embedding
-            return Answer(prompt_tokens=_tokens(vectors.usage, "prompt_tokens"), vector=vector)
+            return Answer(prompt_tokens=_tokens(vectors.usage, "prompt_tokens"), output_tokens=0, vector=vector)
         if self._api == COMPLETIONS:
             whole = await self._client.completions.create(**request)
             choice = _first(whole, "choices")
@@ -351,9 +353,10 @@ def _answer(found: Any, choice: Any, text: object, refusal: str | None = None) -
     )
 
 
-def _tokens(used: Any, name: str) -> int:
-    """A count of the answer; 0 if it does not say."""
-    return getattr(used, name, None) or 0
+def _tokens(used: Any, name: str) -> int | None:
+    """A count of the answer; None if it does not say. The client does not check what it is given."""
+    count = getattr(used, name, None)
+    return count if isinstance(count, int) else None
 
 
 def _key(options: Mapping[str, Any]) -> str:

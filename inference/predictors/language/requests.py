@@ -216,13 +216,13 @@ def _usage_of(answer: Answer) -> Usage:
     return Usage(
         requests=1 + answer.retries,
         retries=answer.retries,
-        prompt_tokens=answer.prompt_tokens,
-        output_tokens=answer.output_tokens,
-        cached_tokens=answer.cached_tokens,
+        prompt_tokens=answer.prompt_tokens or 0,
+        output_tokens=answer.output_tokens or 0,
+        cached_tokens=answer.cached_tokens or 0,
         cut=int(reason == CUT),
         stopped=int(reason == STOPPED),
         ended_otherwise=int(answer.vector is None and reason not in (STOPPED, CUT)),
-        longest_prompt=answer.prompt_tokens,
+        longest_prompt=answer.prompt_tokens or 0,
         answering_ms=round(answer.seconds * 1000),
     )
 

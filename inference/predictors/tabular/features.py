@@ -277,7 +277,8 @@ def by_column(raw: Array, types: Mapping[str, pa.DataType], called: str) -> dict
 
 
 def by_name(raw: Any, names: Sequence[str], what: str) -> dict[str, Any]:
-    """The outputs of a torch model by name: as it names them itself, or one tensor or several in their order.
+    """The outputs of a torch model by name: as it names them itself, or one tensor or several in their order, or the
+    columns of one tensor.
 
     what: what returned them, for the message.
 
@@ -286,6 +287,8 @@ def by_name(raw: Any, names: Sequence[str], what: str) -> dict[str, Any]:
     """
     if isinstance(raw, Mapping):
         return dict(raw)
+    if len(names) > 1 and is_tensor(raw) and raw.ndim == 2 and raw.shape[1] == len(names):
+        raw = tuple(raw.T)
     found = (raw,) if is_tensor(raw) or not isinstance(raw, Sequence) else raw
     if len(found) != len(names):
         raise OutputInvalid(

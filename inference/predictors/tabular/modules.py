@@ -229,11 +229,11 @@ class Module:
     def prepare(self, batch: Any) -> dict[str, torch.Tensor]:
         columns = columns_of(batch, "torch")
         names = self._names(list(columns))
-        shapes = [column.shape[1:] for column in columns.values()]
-        if len(names) == 1 and (len(columns) > 1 or len(shapes[0]) < 2):
+        given = [columns[name] for name in (names if {*names} == {*columns} else columns)]
+        if len(names) == 1 and (len(columns) > 1 or given[0].ndim < 3):
             inputs = [Input(names[0], (None,))]
         else:
-            inputs = [Input(name, (None,) * len(shape)) for name, shape in zip(names, shapes, strict=True)]
+            inputs = [Input(name, (None,) * (column.ndim - 1)) for name, column in zip(names, given, strict=True)]
         filled = fillings(inputs, columns)
         return {each.input.name: fill_tensor(each, self._dtype(each), self._place) for each in filled}
 

@@ -135,6 +135,17 @@ def test_an_answer_that_is_nested_too_deeply_costs_the_row(text: str) -> None:
         read.row(Answer(text, "length", 3, 9))
 
 
+@pytest.mark.parametrize("text", ["NaN", "Infinity", "-Infinity", "1e999", "-1e999"])
+def test_what_is_no_number_costs_the_row_with_and_without_bounds(text: str) -> None:
+    """No bound of a schema refuses NaN."""
+    for bounds in ({}, {"minimum": 0, "maximum": 1}):
+        score = {"type": "number", **bounds}
+        read = reader({"score": "float64"}, json_schema={"type": "object", "properties": {"score": score}})
+        with pytest.raises(AnswerInvalid, match=r"^the answer is no JSON that can be read"):
+            read.row(Answer(f'{{"score": {text}}}', "stop"))
+        assert read.row(Answer('{"score": 1e0}', "stop")) == {"score": 1.0}
+
+
 def test_an_answer_that_is_nested_too_deeply_for_its_schema_costs_the_row() -> None:
     """The schema names itself, so that it goes as deep as the answer."""
     tree = {"type": "object", "properties": {"left": {"$ref": "#"}}}

@@ -334,6 +334,15 @@ def test_the_key_comes_from_the_environment_and_is_in_no_message(monkeypatch: py
         assert HIDDEN in clip(str(raised.value))
 
 
+def test_an_endpoint_that_wants_a_key_where_none_is_set_does_not_refuse_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with (
+        asking(lambda _: fault(401, "no key")) as (_, model),
+        pytest.raises(EndpointRefused, match="wants a key, and the variable OPENAI_API_KEY is not set"),
+    ):
+        ask(model, "a")
+
+
 def test_a_key_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OTHER_KEY", raising=False)
     with pytest.raises(JobError, match=r"model.key_env: the variable OTHER_KEY is not set where the model is asked"):
@@ -385,6 +394,20 @@ def test_counts_that_an_answer_does_not_have_are_none(api: str) -> None:
         found = ask(model, "a")
         assert (found.outputs["answer"], found.usage.output_tokens) == (["A"], 0)
         assert found.usage.prompt_tokens > 0
+
+
+@pytest.mark.parametrize("usage", [None, {}, {"prompt_tokens": None}])
+def test_counts_that_the_endpoint_does_not_say_are_null(usage: object) -> None:
+    def answers(asked: Asked) -> Reply:
+        status, headers, body = upper(asked)
+        body["usage"] = usage
+        return status, headers, body
+
+    counts = {"prompt_tokens": "int32", "output_tokens": "int32", "cached_tokens": "int32"}
+    with asking(answers, outputs={"answer": "string", **counts}) as (_, model):
+        found = ask(model, "a", "b")
+        assert found.outputs == {"answer": ["A", "B"], **{name: [None, None] for name in counts}}
+        assert (found.usage.requests, found.usage.prompt_tokens, found.usage.longest_prompt) == (2, 0, 0)
 
 
 def test_a_completion_without_a_text_costs_the_row() -> None:
