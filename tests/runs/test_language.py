@@ -316,7 +316,7 @@ def test_a_key_that_expires_in_mid_run_ends_it_and_only_what_is_missing_is_asked
 
     server.behave = expires
     ready(lake, server, model__requests_in_flight=1)
-    with pytest.raises(RunFailed, match=r"model.url: the endpoint does not accept the key .*key expired"):
+    with pytest.raises(RunFailed, match=r"model.url: the endpoint wants a key, .*key expired"):
         lake.run()
     done = committed(lake)
     assert 3 <= len(done) < ROWS // SHARD
