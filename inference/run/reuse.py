@@ -81,11 +81,15 @@ class EarlierNights:
                     self.unread.append(f"nothing of the night {run} can be reused: {error}")
         return self._read[run]
 
+    def own(self) -> Manifest | None:
+        """The manifest of this run, as readers see it."""
+        run = self._request.run_id
+        return self._manifest(run) if run in self._shown else None
+
     def after_own(self) -> Iterator[tuple[str, Manifest]]:
         """This run, as readers see it, and then as `manifests`."""
-        run = self._request.run_id
-        if run in self._shown and (manifest := self._manifest(run)) is not None:
-            yield run, manifest
+        if (manifest := self.own()) is not None:
+            yield self._request.run_id, manifest
         yield from self.manifests()
 
     def remarks(self, name: str) -> Remarks:
@@ -280,7 +284,8 @@ def why_again(
             return
         if before.state.planned.fingerprint == identity.fingerprint:
             yield from _changed_input(made, before)
-            if before is newest and _judged_by_others(request, before):
+            own = nights.own() if before is newest and before.sealed else None
+            if own is not None and own.revision == before.number and own.judging != request.scoring.judging:
                 yield f"checks, or their code or limits, changed since r{before.number}, so the run is judged again"
             return
         scored_by = revs.identity_of_plan(request.storage, before.uri, before.state)
@@ -325,17 +330,6 @@ def _changed_input(made: Plan, newest: revs.Revision) -> tuple[str, ...]:
         or (piece.size, same_version(piece.version, old.version)) != (old.size, True)
     }
     return (_to_score(summed(list(what.values())) or "files are put together otherwise", len(new), len(made)),)
-
-
-def _judged_by_others(request: RunRequest, before: revs.Revision) -> bool:
-    """Whether other checks than the job's judged a published revision. One that cannot be read counts as not."""
-    if before.state.intent is None:
-        return False
-    try:
-        manifest = read_manifest(request.storage, request.output, before.state.intent.published)
-    except JobError:
-        return False
-    return manifest.judging != request.scoring.judging
 
 
 def _to_score(what: str, shards: int, of: int) -> str:

@@ -79,9 +79,10 @@ class Assembly:
         )
         self._drawn = [low + found for low, found in drawn_of if found is not None]
         self.keys = keys_of(spec.job, scored)
-        taken = np.array([each.part != NOWHERE for each in self.keys])
-        self.reused = int(taken.all(0).sum()) if self.keys else 0
-        self.partly_reused = int(taken.any(0).sum()) - self.reused if self.keys else 0
+        # By model and row, whether the outputs are of an earlier night.
+        self._taken = np.array([each.part != NOWHERE for each in self.keys]) if self.keys else np.zeros((1, 0), bool)
+        self.reused = int(self._taken.all(0).sum())
+        self.partly_reused = int(self._taken.any(0).sum()) - self.reused
         self.failed = len({failure.row for failure in scored.failures})
         self.lost: int = self.rows_in - kept.num_rows
         self._bad: list[tuple[str, int, RowFailure, str]] = []
@@ -103,7 +104,7 @@ class Assembly:
     def footer(self) -> dict[bytes, bytes]:
         """What the part's footer says of rows that were taken from an earlier night."""
         reuse = self.spec.reuse
-        taken = [int((each.part != NOWHERE).sum()) for each in self.keys]
+        taken = self._taken.sum(1).tolist()
         if reuse is None or reuse.index is None or not any(taken):
             return {}
         earlier = [reuse.index.of(reuse.identities[model.name]) for model in self.spec.job.models]

@@ -303,9 +303,10 @@ def test_the_rows_of_the_next_shards_take_the_places_that_a_slow_row_leaves_free
 
 
 def test_a_key_that_expires_in_mid_run_ends_it_and_only_what_is_missing_is_asked_again(
-    lake: Lake, server: Server
+    lake: Lake, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One sentence, and nothing of what was committed is paid twice."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-for-a-while")
 
     def expires(asked: Asked) -> Reply:
         number = int(asked.text.rsplit(" ", 1)[1])
@@ -316,7 +317,7 @@ def test_a_key_that_expires_in_mid_run_ends_it_and_only_what_is_missing_is_asked
 
     server.behave = expires
     ready(lake, server, model__requests_in_flight=1)
-    with pytest.raises(RunFailed, match=r"model.url: the endpoint wants a key, .*key expired"):
+    with pytest.raises(RunFailed, match=r"model.url: the endpoint does not accept the key .*key expired"):
         lake.run()
     done = committed(lake)
     assert 3 <= len(done) < ROWS // SHARD

@@ -336,7 +336,14 @@ class VllmRequests(Requests):
         seconds, prompt_tokens = time.monotonic() - sent, len(request.tokens)
         if self._pools:
             vector = found.outputs.data.tolist()
-            return Answer("", "", prompt_tokens, 0, 0, vector=vector, output=found, seconds=seconds)
+            return Answer(
+                prompt_tokens=prompt_tokens,
+                output_tokens=0,
+                cached_tokens=0,
+                vector=vector,
+                output=found,
+                seconds=seconds,
+            )
         (said,) = found.outputs
         return Answer(
             text=said.text,
